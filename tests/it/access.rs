@@ -352,7 +352,7 @@ fn the_log_and_the_metrics_tell_when_certificates_end() {
     let configuration =
         format!("paths = ['FOLDER/a.pumice']\ntls-certificates = '{}'\n", server.display());
     let world = World::new(&["a"], &configuration);
-    let words = ["ERROR", "has ended", "server-cert.pem"];
+    let words = ["ERROR", "has expired", "server-cert.pem"];
     wait_until("the log says so", || world.lines(&words).len() == 1);
     world.server.stop();
 }

@@ -403,7 +403,7 @@ fn what_was_synced_survives_the_process() {
         info.contains("stale: its process was killed")
     });
     let finished = attachable.detach(attachable.drive.path());
-    let is_said = finished.stderr.contains("what was not synced is lost");
+    let is_said = finished.stderr.contains("unsynced writes are lost");
     assert!(finished.code == Some(1) && is_said, "{finished:?}");
     attachable.assert_nothing_left();
     attachable.drive.assert_checks();
@@ -695,13 +695,13 @@ fn a_drive_that_cannot_write_is_detached_and_says_so() {
     drop(file);
     let detached = attachable.detach(&device);
     assert_eq!(detached.code, Some(1), "{detached:#?}");
-    assert!(detached.stderr.contains("writes to it had failed before"), "{detached:#?}");
+    assert!(detached.stderr.contains("earlier writes to it had failed"), "{detached:#?}");
     attachable.assert_nothing_left();
     let device = attachable.attach(&[]);
     let mut force = attachable.command("detach");
     let finished = run(force.arg("--force").arg(&device), COMMAND_LIMIT);
     assert_eq!(finished.code, Some(1), "{finished:#?}");
-    assert!(finished.stderr.contains("what was not synced is lost"), "{finished:#?}");
+    assert!(finished.stderr.contains("unsynced writes are lost"), "{finished:#?}");
     attachable.assert_nothing_left();
 }
 

@@ -156,7 +156,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     assert!(said.contains(&line), "{said}");
     assert!((2..12).contains(&kept) && !place.path("data").exists());
     let other = run(&mut place.command(&["other", "--resume", "part"]), COMMAND_LIMIT);
-    let is_refused = other.code == Some(2) && other.stderr.contains("is of data, not of other");
+    let is_refused = other.code == Some(2) && other.stderr.contains("runs of data, not of other");
     assert!(is_refused, "{}", other.stderr);
     let resumed = run(&mut place.command(&["data", "--resume", "part"]), COMMAND_LIMIT);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
@@ -353,7 +353,7 @@ fn mistakes_say_what_to_do() {
     for (args, words) in [
         (&["data", "--resume", "nothing"][..], "no results to continue in nothing"),
         (&["data", "--detect-compression", "--runs", "5"], "cannot be used with '--runs"),
-        (&["data", "--detect-compression", "--span", "1M"], "a span of 1 MiB: give at least 8 MiB"),
+        (&["data", "--detect-compression", "--span", "1M"], "span 1 MiB: expected at least 8 MiB"),
     ] {
         let finished = run(&mut place.command(args), COMMAND_LIMIT);
         let is_said = finished.stderr.contains(words) && finished.stderr.lines().count() == 1;

@@ -199,7 +199,7 @@ fn what_a_job_asks_for_is_done_or_named() {
     let args = ["data", "--preset", "job.fio", "--runs", "1", "--saved", "50%"];
     let (found, said) = results(&place, &args, "a.jsonl");
     assert_eq!(found.header.plan.tests[0].workload.depth, 1, "libaio waits without direct=1");
-    assert!(said.contains("job.fio: iodepth=8 is 1"), "{said}");
+    assert!(said.contains("job.fio: iodepth=8 becomes 1"), "{said}");
     let none = bench(&place, &["--preset", "job.fio"]);
     assert!(none.code == Some(2) && none.stderr.contains("no TARGET"), "{}", none.stderr);
     fs::write(place.path("job.fio"), format!("{head}rate=1m\nverify=crc32c\n")).expect("a job");

@@ -236,7 +236,7 @@ fn files_are_kept_unless_told() {
     refused(&["report", &base, "--html", &base, "--force"], "is an input: name another file");
     refused(&["report", &base, "--html", &other, "--csv", &other, "--force"], "named twice");
     refused(&["report", &base, "--html", "-", "--csv", "-"], "only one");
-    refused(&["report", &page, "--html", &other], "neither results of pumice bench");
+    refused(&["report", &page, "--html", &other], "expected results of pumice bench");
     let here = name("here");
     fs::create_dir(&here).expect("a folder");
     refused(&["report", &base, "--html", &here], "here is a directory: name a file in it");

@@ -80,7 +80,7 @@ fn an_interrupted_turn_is_gone_on_with() {
     let kept: usize = turns(&place, "part").iter().map(Vec::len).sum();
     assert!((3..24).contains(&kept), "{kept}");
     let other = run(&mut place.command(&["a", "--resume", "part"]), COMMAND_LIMIT);
-    assert!(other.stderr.contains("is of a b, not of a: specify a b"), "{}", other.stderr);
+    assert!(other.stderr.contains("runs of a b, not of a: specify a b"), "{}", other.stderr);
     let resumed = run(&mut place.command(&["a", "b", "--resume", "part"]), COMMAND_LIMIT);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     let runs = turns(&place, "part");

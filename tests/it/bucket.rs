@@ -308,7 +308,7 @@ fn writes_wait_in_an_outage_and_go_on_afterwards() {
         let copied = scope.spawn(move || run(&mut copy, COMMAND_LIMIT));
         wait_until("the alert", || {
             let info = store.pumice(&["info", "first"]);
-            info.code == Some(0) && info.stdout.contains("in the journal alone")
+            info.code == Some(0) && info.stdout.contains("only in the journal")
         });
         assert!(!copied.is_finished(), "24 MiB do not fit below a limit of 8");
         let status = store.status("first");
@@ -340,7 +340,7 @@ fn a_server_ends_in_an_outage_and_says_what_the_bucket_lacks() {
         scope.spawn(move || run(&mut copy, COMMAND_LIMIT));
         wait_until("writes wait at the limit", || {
             let info = store.pumice(&["info", "first"]);
-            info.code == Some(0) && info.stdout.contains("in the journal alone")
+            info.code == Some(0) && info.stdout.contains("only in the journal")
         });
         let text = server.stop_with(1);
         // The server cannot know if the outage began during a commit.

@@ -117,7 +117,7 @@ fn clones_of_a_template_are_written_and_flattened() {
     for clone in [&a, &b] {
         let flattened = drive.ok(&["flatten", clone]);
         assert!(flattened.contains("no longer reads from"), "{flattened}");
-        drive.refused(&["flatten", clone], "is no clone");
+        drive.refused(&["flatten", clone], "is not a clone");
     }
     assert_eq!(clones(&drive), [""; 0]);
     drive.ok(&["snapshot", "delete", &drive.named("golden")]);
@@ -201,7 +201,7 @@ fn impossible_clones_are_refused_and_leave_nothing() {
         (&["clone", &golden, &target, "--size", "23M"], "the disk of the snapshot has"),
         (&["clone", &golden, &target, "--capacity", "4M"], "too small"),
         (&["clone", &golden, &long], "at most 255 bytes"),
-        (&["flatten", &path(&drive)], "is no clone"),
+        (&["flatten", &path(&drive)], "is not a clone"),
         (&["snapshot", "delete", &golden, "--forget", &target], "has no clone"),
     ] {
         drive.refused(args, mention);
@@ -332,7 +332,7 @@ fn a_flattening_that_is_killed_is_gone_on_with() {
         assert_holds(&drive, &a, &expected);
     }
     let again = drive.pumice(&["flatten", &a]);
-    assert!(again.code == Some(0) || again.stderr.contains("is no clone"), "{again:?}");
+    assert!(again.code == Some(0) || again.stderr.contains("is not a clone"), "{again:?}");
     assert_holds(&drive, &a, &expected);
     drive.ok(&["snapshot", "delete", &drive.named("golden")]);
     assert_eq!(clones(&drive), [""; 0]);
@@ -374,5 +374,5 @@ fn a_chain_of_clones_is_read_up_to_its_limit() {
     }
     assert_holds(&drive, last.trim_end_matches("@one"), &golden);
     let target = drive.beside("one-more").display().to_string();
-    drive.refused(&["clone", &last, &target], "a clone of a clone, 16 times");
+    drive.refused(&["clone", &last, &target], "the chain of clones is too long (at most 16)");
 }

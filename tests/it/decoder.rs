@@ -184,7 +184,7 @@ fn golden_images_of_a_clone_are_decoded() {
 #[test]
 fn the_encrypted_golden_image_is_decoded() {
     let Some(python) = tool("python3") else { return };
-    let golden = "crates/pumice-drive/src/controller/tests/golden/v1-encrypted.bin";
+    let golden = "crates/pumice-drive/src/controller/tests/durability/golden/v1-encrypted.bin";
     let drive = Drive::absent();
     restore(&fs::read(Path::new(REPOSITORY).join(golden)).expect("the image"), drive.path());
     let (key, wrong, image) = (drive.beside("key"), drive.beside("wrong"), drive.beside("image"));

@@ -66,7 +66,7 @@ fn a_drive_opens_with_its_keys_only() {
     for command in [&["check", &path][..], &["extract", &path, &out]] {
         drive.refused(command, "is encrypted: give its key with --key-file");
         let with = [command, &["--key-file", &wrong]].concat();
-        drive.refused(&with, "wrong key, or that of another drive");
+        drive.refused(&with, "wrong key, or a key of another drive");
         let with = [command, &["--key-command", "false"]].concat();
         drive.refused(&with, "--key-command has failed");
     }
@@ -114,7 +114,7 @@ fn keys_are_added_removed_and_changed() {
     drive.refused(&["check", &path, "--passphrase-file", &phrase], "wrong passphrase");
     drive.ok(&["key", "remove", &path, "--slot", "1", "--key-file", &two]);
     let last = ["key", "remove", &path, "--slot", "2", "--key-file", &two];
-    drive.refused(&last, "that is the only key");
+    drive.refused(&last, "this is the only key");
     let renewed = drive.ok(&["key", "add", &path, "--key-file", &two, "--new-recovery-code"]);
     assert!(renewed.contains("slot 0: recovery-code"), "{renewed}");
     let mut by_descriptor = Command::new("sh");
@@ -146,7 +146,7 @@ fn the_master_key_is_replaced_closed_and_served() {
     let superblock = fs::read(drive.path()).expect("the drive")[..4096].to_vec();
     drive.ok(&["key", "add", &path, "--key-file", &right, "--new-key-file", &other]);
     let rekey = ["rekey", &path, "--key-file", &right];
-    drive.refused(&rekey, "1 other keys, which would open it no longer");
+    drive.refused(&rekey, "1 other keys, which could no longer open it");
     drive.ok(&[&rekey[..], &["--drop-other-keys"]].concat());
     drive.refused(&["check", &path, "--key-file", &other], "wrong key");
     // The earlier copy of the superblock has the earlier master key.
@@ -161,7 +161,7 @@ fn the_master_key_is_replaced_closed_and_served() {
     let code_file = drive.beside("code");
     fs::write(&code_file, code).expect("a file");
     let code_file = code_file.display().to_string();
-    drive.refused(&["check", &path, "--recovery-code-file", &code_file], "is not this drive's");
+    drive.refused(&["check", &path, "--recovery-code-file", &code_file], "wrong recovery code");
     drive.ok(&["check", &path, "--key-file", &right]);
     let out = drive.beside("out").display().to_string();
     drive.ok(&["extract", &format!("{path}@before"), &out, "--key-file", &right]);
@@ -276,10 +276,10 @@ fn bad_keys_are_refused_before_anything_is_made() {
     fs::write(&short, "short").expect("a file");
     let short = short.display().to_string();
     let create = ["create", &path, "--size", "32M", "--encrypt"];
-    drive.refused(&[&create[..], &["--key-file", &short]].concat(), "a key needs 32 random ones");
+    drive.refused(&[&create[..], &["--key-file", &short]].concat(), "a key needs 32 random bytes");
     drive.refused(&[&create[..], &["--key-file", "missing"]].concat(), "cannot read the key");
     let two = ["--key-file", &short, "--passphrase-file", &short];
-    drive.refused(&[&create[..], &two].concat(), "give one key");
+    drive.refused(&[&create[..], &two].concat(), "specify one key");
     drive.refused(&create, "a key is needed");
     drive.refused(
         &[&create[..], &["--frame", "blocks", "--passphrase-file", &short]].concat(),

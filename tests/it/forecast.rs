@@ -86,7 +86,7 @@ fn traces_and_jobs_are_workloads() {
     let job = job("iodepth=4");
     let finished = forecast(&["--workload", &job, "--saved", "0%", "--state", "filled"]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    assert!(finished.stdout.contains("a job") && finished.stdout.contains("iodepth=4 is 1"));
+    assert!(finished.stdout.contains("a job") && finished.stdout.contains("iodepth=4 becomes 1"));
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn what_cannot_be_a_mirror_is_refused() {
     refused(&create(&[&new, &new, "--mirror", "--size=32M"]), "are the same");
     refused(&create(&[&new, &other, "--mirror", "--size=32M"]), "use --force");
     assert!(!Path::new(&new).exists(), "an unfinished member is left");
-    pair.drive.refused(&["device", "remove", &one, &new], "is no member");
+    pair.drive.refused(&["device", "remove", &one, &new], "is not a member");
     pair.drive.refused(&["device", "add", &one, &other], "is a member already");
     fs::write(&new, "precious").expect("a file");
     pair.drive.refused(&["device", "add", &one, &new], "--force");
@@ -315,7 +315,7 @@ fn grow_and_shrink(pair: &Pair, content: &[u8]) {
     let server = pair.drive.serve_with_control(&[]);
     pair.assert_has(&server, content);
     pair.drive.refused(&["device", "remove", &pair.one(), &pair.other()], "only the last member");
-    pair.drive.refused(&["device", "replace", &pair.one(), &third, &third], "is no mirror");
+    pair.drive.refused(&["device", "replace", &pair.one(), &third, &third], "is not a mirror");
     pair.drive.ok(&["device", "remove", &pair.one(), &third]);
     assert_eq!((capacity(), pair.states().len()), (before, 2));
     fs::remove_file(&third).expect("it is not needed");

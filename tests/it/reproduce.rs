@@ -44,7 +44,7 @@ fn mistakes_are_named() {
     for (args, words) in [
         (&["intel-x25"][..], "no experiment with drive intel-x25"),
         (&["intel-x25-e-23"], "did you mean intel-x25-e-32?"),
-        (&["all", "--profile", "own.toml"], "name the one whose experiments to run"),
+        (&["all", "--profile", "own.toml"], "specify whose experiments to run"),
         (&["intel-x25-e-32", "--profile", "./none.toml"], "cannot read ./none.toml"),
         (&["intel-x25-e-32", "--runs", "0"], "0 is not in 1..=1000"),
     ] {

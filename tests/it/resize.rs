@@ -138,7 +138,7 @@ fn what_would_lose_something_is_refused() {
     for is_served in [false, true] {
         let server = is_served.then(|| drive.serve_with_control(&[]));
         for (args, mention) in [
-            (&["--size", "32M"][..], "cannot be made smaller than 64 MiB"),
+            (&["--size", "32M"][..], "cannot shrink below 64 MiB"),
             (&["--capacity", "4M"], "segments of 4 MiB"),
             (&["--capacity", "44M"], "live bytes"),
             (&["--size", "65537K"], "multiple of 4 KiB"),

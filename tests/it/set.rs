@@ -87,7 +87,7 @@ fn what_is_no_setting_is_refused() {
         let server = is_served.then(|| drive.serve_with_control(&[]));
         for (args, mention) in [
             (&["codek=zstd"][..], "did you mean 'codec'?"),
-            (&["codec=zstd", "codec=lz4"], "given twice"),
+            (&["codec=zstd", "codec=lz4"], "specified twice"),
             (&["codec=none"], "which need a codec"),
             (&["size=1G"], "pumice resize"),
             (&[], "KEY=VALUE"),

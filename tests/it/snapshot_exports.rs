@@ -435,7 +435,7 @@ fn rotation_keeps_what_is_read_and_deletes_the_others() {
     let said = rotate();
     let deleted = |said: &Finished| said.stdout.matches("deleted").count();
     assert_eq!(deleted(&said), 2, "{said:?}");
-    assert!(said.stderr.contains("kept beyond its time snapshot=\"auto-2\""), "{said:?}");
+    assert!(said.stderr.contains("an expired snapshot was kept snapshot=\"auto-2\""), "{said:?}");
     assert!(said.stderr.contains("is being read by a client"), "{said:?}");
     drop(reader);
     // The rest waits for the next rotation.

@@ -111,13 +111,13 @@ fn snapshots_travel_through_files_pipes_and_shells() {
     let input = text(&file);
     drive.refused(&["receive", &copy, "--input", &input], "has this snapshot already");
     drive.refused(&["receive", &copy, "--input", &beside(drive, "image")], "output of a send");
-    drive.refused(&["receive", &copy], "as `pumice send` does: the transfer is cut off");
+    drive.refused(&["receive", &copy], "from stdin: the transfer is truncated");
     drive.refused(&["receive", &copy, "--create", "--input", &input], "exists");
     let absent = beside(drive, "absent.pumice");
-    drive.refused(&["receive", &absent, "--input", &input], "no such drive: `--create` makes it");
+    drive.refused(&["receive", &absent, "--input", &input], "no such drive: `--create` creates it");
     let image = beside(drive, "absent/image");
     drive.refused(&["extract", &drive.named("a"), &image], "make it first");
-    drive.refused(&["receive", &copy, "--resume-token"], "its disk is whole");
+    drive.refused(&["receive", &copy, "--resume-token"], "the disk is complete");
     drive.refused(&["send", &drive.named("c")], "no snapshot named c");
     drive.refused(&["send", &drive.named("a"), "--since", "b"], "an earlier one");
     drive.refused(&["send", &text(drive.path())], "PATH@NAME");
@@ -146,7 +146,7 @@ fn a_disk_that_was_written_since_is_refused() {
     );
     drop(server);
     let input = text(&sender.transfer("b", Some("a")));
-    drive.refused(&["receive", &path, "--input", &input], "was written since snapshot a");
+    drive.refused(&["receive", &path, "--input", &input], "was written after snapshot a");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_killed_receive_goes_on() {
             args = vec!["receive", &copy];
             let is_part = drive.pumice(&["receive", &copy, "--resume-token"]);
             if !is_killed {
-                assert!(said.contains("cut off") && said.contains("--resume"), "{said}");
+                assert!(said.contains("is truncated") && said.contains("--resume"), "{said}");
                 assert_eq!(is_part.code, Some(0), "{is_part:?}");
                 drive.refused(&["extract", &copy, "-"], "holds a part of a snapshot");
                 drive.refused(&["snapshot", "create", &format!("{copy}@x")], "holds a part");
@@ -214,7 +214,7 @@ fn a_receive_without_room_is_given_some_and_goes_on() {
     let (copy, from) = (beside(drive, "copy.pumice"), text(drive.path()));
     let whole = text(&sender.transfer("a", None));
     let full = ["receive", &copy, "--create", "--capacity", "48M", "--input", &whole];
-    drive.refused(&full, &format!("give the drive room with `pumice resize {copy} --capacity"));
+    drive.refused(&full, &format!("make room on the drive with `pumice resize {copy} --capacity"));
     drive.ok(&["resize", &copy, "--capacity", "256M"]);
     let rest = beside(drive, "rest");
     let receive_rest = || {
@@ -229,7 +229,7 @@ fn a_receive_without_room_is_given_some_and_goes_on() {
     // The snapshot that a part needs stays.
     let transfer = fs::read(sender.transfer("b", Some("a"))).unwrap();
     fs::write(&rest, &transfer[..transfer.len() - 8192]).unwrap();
-    drive.refused(&["receive", &copy, "--input", &rest], "the transfer is cut off");
+    drive.refused(&["receive", &copy, "--input", &rest], "the transfer is truncated");
     drive.refused(&["resize", &copy, "--size", "128M"], "only the capacity can change");
     let delete = ["snapshot", "delete", &format!("{copy}@a")];
     drive.refused(&delete, "a part of a snapshot that was sent since a");
@@ -253,7 +253,7 @@ fn a_transfer_that_is_damaged_from_the_start_changes_nothing() {
     let args = ["receive", &path, "--input", &beside(&copy, "damaged")];
     copy.refused(&args, "nothing was received");
     assert_eq!(copy.info()["size_bytes"], 32 << 20);
-    copy.refused(&["receive", &path, "--resume-token"], "its disk is whole");
+    copy.refused(&["receive", &path, "--resume-token"], "the disk is complete");
     copy.ok(&["receive", &path, "--input", &text(&whole)]);
     sender.compare(&path, &sender.a);
 }

@@ -44,7 +44,7 @@ impl Server {
     pub fn set_security(&self, security: Security) {
         let old = self.shared.security.replace(security.clone());
         let are_alike = std::mem::discriminant(&old) == std::mem::discriminant(&security);
-        assert!(are_alike, "certificates change, and not whether they are needed");
+        assert!(are_alike, "certificates change, but not whether they are required");
         self.note_validities();
         let reason = "its certificate is no longer accepted";
         self.drop_clients(|caller| {
@@ -216,7 +216,7 @@ impl Server {
                 server.drop_clients(|caller| {
                     let is_idle =
                         caller.export().is_some() && caller.meter.idle_ns(now_ns) > max_ns;
-                    is_idle.then_some("it has asked for nothing for too long")
+                    is_idle.then_some("it was idle for too long")
                 });
             }
         });

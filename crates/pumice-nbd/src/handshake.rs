@@ -21,7 +21,7 @@
 )]
 #![expect(
     clippy::indexing_slicing,
-    reason = "`find` returns a valid position, and `fill` has received what is sliced"
+    reason = "`find` returns a valid position, and `fill` has received the sliced bytes"
 )]
 
 use std::io;

@@ -116,7 +116,7 @@ impl MemoryDisk {
     /// Returns the range of a request as indices.
     fn range(&self, offset: u64, length: u64) -> std::ops::Range<usize> {
         let end = offset.checked_add(length).filter(|&end| end <= self.size_bytes());
-        let end = end.expect("a server lets no request through that lies outside of its disk");
+        let end = end.expect("a server passes on only requests within its disk");
         let index = |at| usize::try_from(at).expect("inside of the content");
         index(offset)..index(end)
     }

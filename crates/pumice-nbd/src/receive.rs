@@ -12,7 +12,7 @@
 )]
 #![expect(
     clippy::indexing_slicing,
-    reason = "`fill` has received what is sliced, and a payload has room for its data"
+    reason = "`fill` has received the sliced bytes, and a payload has room for its data"
 )]
 
 use std::io;

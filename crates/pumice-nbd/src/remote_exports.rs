@@ -117,7 +117,7 @@ impl RemoteExports {
             let disks = exports.iter().filter(|export| export.earlier.is_none());
             let names: Vec<_> = disks.map(|export| &*export.name).collect();
             let what = format!(
-                "the thread of {} ended early: what was not flushed before is lost",
+                "the thread of {} ended early: unflushed writes are lost",
                 names.join(", ")
             );
             Err(Error::new(ErrorKind::Poisoned, what))

@@ -146,7 +146,7 @@ impl Shared {
         rules.objection(caller).or_else(|| {
             let is_full = |max| self.clients_ruled_by(name) >= max;
             let is_full = rules.connections_max.is_some_and(is_full);
-            is_full.then_some("the export has as many connections as it may")
+            is_full.then_some("the export has reached its limit of connections")
         })
     }
 

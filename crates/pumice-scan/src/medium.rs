@@ -257,9 +257,9 @@ impl OnMedium {
             ),
         };
         format!(
-            "On {}, which takes {}{}: a drive would take this data in order at {}, against {} \
-             without compression, {:.2} times as fast: {because}. What a drive does besides \
-             compressing is not in it.",
+            "On {}, which writes {}{}: a drive would write this data sequentially at {}, compared \
+             with {} without compression, {:.2} times as fast: {because}. The estimate includes no \
+             other work of a drive.",
             self.medium.name,
             between(&self.medium.mb_per_s),
             if self.medium.is_measured { " by measurement" } else { "" },
@@ -305,7 +305,7 @@ mod tests {
         near(slow.uncompressed_mb_per_s.low, 89.64);
         assert_eq!(slow.bound, Bound::Medium);
         let words = slow.words(&outcome(1000.0));
-        for part in ["takes 100 MB/s (90 to 110) by", "at 199 MB/s (149 to 274)", "2.00 times"] {
+        for part in ["writes 100 MB/s (90 to 110) by", "at 199 MB/s (149 to 274)", "2.00 times"] {
             assert!(words.contains(part), "no '{part}' in {words}");
         }
         let fast = on(150.0, speed(100.0, 90.0, 110.0));

@@ -538,8 +538,8 @@ fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplica
         percent: duplicates.map(|(share, _)| 100.0 * share),
         deviation_points: duplicates.map_or(0.0, |(_, deviation)| 100.0 * deviation),
         most_percent: 100.0 * (copies / (1.0 + copies)).min(1.0),
-        method: "further copies of whole files: files of one size, compared at two blocks; at \
-                 most: by pairs among the draws, wide where few were drawn; --all counts blocks",
+        method: "further copies of whole files: files of equal size, compared at two blocks; at \
+                 most: from pairs of draws, wide if there are few draws; --all counts blocks",
     }
 }
 
@@ -600,8 +600,8 @@ fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
         rank(one).0.total_cmp(&rank(other).0).then_with(|| rank(one).1.cmp(&rank(other).1))
     })?;
     let why = format!(
-        "{}: the fastest that stores at most {:.0} % more than the densest of those that compress \
-         {:.0} MB/s or more on a thread",
+        "{}: the fastest that stores at most {:.0} % more than the densest, among codecs that \
+         compress at least {:.0} MB/s per thread",
         chosen.config,
         (CHOICE_SLACK - 1.0) * 100.0,
         CHOICE_BYTES_PER_S / 1e6

@@ -242,7 +242,7 @@ impl Partial {
         };
         for (name, part) in rest {
             if let Some(what) = first.difference(part) {
-                let what = format!("{first_name} and {name} are of different scans: {what}");
+                let what = format!("{first_name} and {name} belong to different scans: {what}");
                 return Err(wrong(what));
             }
         }
@@ -300,7 +300,7 @@ impl Partial {
         match different {
             Some((what, one, other)) => Some(format!("{what} {one} and {other}")),
             None if names(self) != names(other) => {
-                Some("what was found has changed too much between them".to_owned())
+                Some("the scanned files changed too much between them".to_owned())
             }
             None => None,
         }

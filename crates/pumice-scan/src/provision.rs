@@ -85,16 +85,16 @@ impl Provision {
     pub(super) fn words(&self) -> String {
         let Some(capacity) = self.capacity_bytes else {
             return format!(
-                "A drive that holds this data has a disk of {}. Its log has room for all of it \
-                 uncompressed: one that relies on compression would hardly be smaller.",
+                "A drive for this data has a disk of {}. Its log has room for all of the data \
+                 uncompressed: a log that relies on compression would hardly be smaller.",
                 format_size(self.size_bytes)
             );
         };
         format!(
-            "A drive that holds this data has a disk of {} and a log of {}: room for the scanned \
-             data at the upper end of the interval, however it is written ({:.3} stored), \
-             garbage collection and the map. The log is smaller than the disk: once data that \
-             saves less has filled it, writes fail until the host trims.",
+            "A drive for this data has a disk of {} and a log of {}: room for the scanned data at \
+             the upper end of the interval, however it is written ({:.3} stored), garbage \
+             collection and the map. The log is smaller than the disk: once less compressible data \
+             fills it, writes fail until the host trims.",
             format_size(self.size_bytes),
             format_size(capacity),
             self.stored

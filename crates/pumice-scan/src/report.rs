@@ -11,26 +11,26 @@ use pumice_report::{Align, Axis, Bar, BarChart, Cell, Column, Document, Number, 
 impl Outcome {
     /// Returns the complete report, with the verdicts on drives and the speed on a medium.
     pub fn document(&self, drives: &[Drive], on_medium: Option<&OnMedium>) -> Document {
-        let mut document = Document::new("How compressible the data is", self.lead());
-        let section = document.section("what was scanned");
+        let mut document = Document::new("Compressibility of the data", self.lead());
+        let section = document.section("scanned data");
         section.pairs(self.facts());
         self.warn(section);
-        document.section("what is stored").block(self.config_table());
-        let section = document.section("how it is spread");
+        document.section("stored fraction").block(self.config_table());
+        let section = document.section("distribution");
         section.paragraph(format!(
-            "Share of the data by what its chunks take with {}.",
+            "Share of the data by the stored fraction of its chunks with {}.",
             self.main().config
         ));
         section.block(histogram(self.main()));
         self.groups(&mut document);
         self.files(&mut document);
-        let section = document.section("what it means");
+        let section = document.section("conclusions");
         section.paragraph(pumice(self));
         if let Some(on_medium) = on_medium {
             section.paragraph(on_medium.words(self));
         }
         if let Some((_, why)) = &self.choice {
-            section.paragraph(format!("Codec to choose here: {why}."));
+            section.paragraph(format!("Recommended codec: {why}."));
         }
         if let Some(provision) = Provision::of(self) {
             section.paragraph(provision.words()).preformatted(&provision.command);
@@ -144,7 +144,7 @@ impl Outcome {
         }
         if !self.is_complete {
             section.warning(match self.draws {
-                0 => "Interrupted: all figures are of what was read first; the rest is not known.",
+                0 => "Interrupted: all figures cover the data read so far; the rest is unknown.",
                 _ => "Interrupted: the interval is valid, but wider than requested.",
             });
         } else if !self.is_exact && self.main().drive.error_points() > self.error_points_asked {

@@ -169,7 +169,7 @@ fn at(savings: &[Saving], stored: f64) -> Data {
     let factor = if mean > 0.0 { stored / mean } else { 1.0 };
     let moved =
         savings.iter().map(|saving| Saving::from_fraction(1.0 - factor * saving.stored_fraction()));
-    Data::of_savings("what was scanned".to_owned(), moved.collect())
+    Data::of_savings("scanned data".to_owned(), moved.collect())
 }
 
 fn expected(figures: &[&Figures]) -> Expected {
@@ -233,8 +233,8 @@ fn unknown(outcome: &Outcome) -> String {
     }
     format!(
         "Of the {:.1} % of the data that were read before the interruption, compression saves \
-         {:.1} %. Nothing is known of the rest: what was read is what came first, and no sample. \
-         Without --all, a scan that is interrupted still has a valid interval.",
+         {:.1} %. The rest is unknown: the data read first is not a random sample. Without --all, \
+         an interrupted scan still has a valid interval.",
         outcome.covered_percent,
         outcome.main().drive.saved.percent()
     )
@@ -275,8 +275,8 @@ pub(super) fn pumice(outcome: &Outcome) -> String {
     );
     if let Some(mb_per_s) = outcome.main().mb_per_s {
         text += &format!(
-            " One thread compresses {mb_per_s:.0} MB/s here: a medium that takes less than {:.0} \
-             MB/s becomes faster by it, a faster one waits for the codec.",
+            " One thread compresses {mb_per_s:.0} MB/s here: a medium slower than {:.0} MB/s \
+             becomes faster, a faster one waits for the codec.",
             mb_per_s * is
         );
     }

@@ -206,7 +206,7 @@ fn container(path: &Path) -> Option<String> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(64).read_to_end(&mut head).ok()?;
     let (_, what) = CONTAINERS.iter().find(|(magic, _)| head.starts_with(magic))?;
-    Some(format!("{} is {what}, and scan that for what the disk holds", path.display()))
+    Some(format!("{} is {what}, then scan its export", path.display()))
 }
 
 fn invalid(what: String) -> Error {

@@ -206,7 +206,7 @@ impl State {
         if let Some((address, at)) = old {
             held = self.content.take(self.layout.slot(address, at));
         }
-        let log = self.logs.get_mut(&row.unit).expect("a log was begun for what is programmed");
+        let log = self.logs.get_mut(&row.unit).expect("a unit with programmed rows has a log");
         let address = self.layout.address(row.unit, log.block);
         let ended_ns = self.flash.program(now_ns, address, log.rows)?;
         let slot = self.layout.slot(address, log.rows);

@@ -333,7 +333,7 @@ fn settle(shared: &Rc<Shared>, hosts: &mut Vec<Host>) -> Result<()> {
             return Ok(());
         }
     }
-    Err(Error::new(ErrorKind::Busy, "the share in use does not come to the wanted one"))
+    Err(Error::new(ErrorKind::Busy, "the share in use does not reach its goal"))
 }
 
 impl Shared {
@@ -507,7 +507,7 @@ impl Shared {
                 expected.clear();
                 self.block(lba, number, &mut expected);
                 if found != expected {
-                    return Err(corrupt(format!("LBA {lba} is not what write {number} wrote")));
+                    return Err(corrupt(format!("LBA {lba} does not hold write {number}")));
                 }
             }
         }

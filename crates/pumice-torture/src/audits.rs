@@ -61,7 +61,7 @@ impl Scene {
             Poll::Pending => "the audit waits for something".to_owned(),
         };
         Err(Mismatch {
-            promised: "snapshots have all of their blocks, and no more than that stays".to_owned(),
+            promised: "snapshots have all of their blocks, and nothing else is retained".to_owned(),
             found,
         })
     }

@@ -129,7 +129,7 @@ impl Host {
             let cipher = layers.as_ref().expect("a life has a medium").cipher();
             NewKeys::draw(drive.uuid(), cipher, &[secret()], 0, randomness)
         };
-        let keys = keys.expect("a key is no passphrase");
+        let keys = keys.expect("a key is not a passphrase");
         match drive.rekey((!goes_on).then_some(&keys)).await {
             Ok(_) => {
                 let mut tally = self.scene.tally.borrow_mut();

@@ -51,7 +51,7 @@ impl Crowd {
         match self.memory.refused_appends() {
             0 => Ok(()),
             refused => Err(Mismatch {
-                promised: "what a drive appends has its space".to_owned(),
+                promised: "the appends of a drive have space".to_owned(),
                 found: format!("{refused} appends found too little room"),
             }),
         }

@@ -250,7 +250,7 @@ impl Shared {
             for (lba, found) in (start..blocks).zip(out.chunks(BLOCK_BYTES)) {
                 let number = self.numbers.borrow()[lba as usize];
                 if found != self.block(lba, number) {
-                    return Err(corrupt(format!("LBA {lba} is not what write {number} wrote")));
+                    return Err(corrupt(format!("LBA {lba} does not hold write {number}")));
                 }
             }
         }

@@ -295,7 +295,7 @@ impl Host {
         })
         .await;
         if let Some(found) = wrong {
-            let promised = "the order of changes is that of the acknowledgements".to_owned();
+            let promised = "changes keep the order of the acknowledgements".to_owned();
             return Err(Mismatch { promised, found: found.to_owned() });
         }
         if durability == Durable

@@ -59,7 +59,7 @@ impl World {
     pub(super) fn rescue(&self) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
         let failed = |what: &str, error: &pumice_drive::base::Error| Mismatch {
-            promised: format!("{what} comes to its end"),
+            promised: format!("{what} completes"),
             found: error.chain(),
         };
         if !self.scene.is_damaged.get() {
@@ -97,7 +97,7 @@ impl World {
             return Ok(());
         }
         Err(Mismatch {
-            promised: format!("an {how} disk is what it was, but for {doubtful} blocks"),
+            promised: format!("an {how} disk is unchanged, except for {doubtful} blocks"),
             found: format!("{} wrong blocks, the first is LBA {}", wrong.len(), wrong[0]),
         })
     }

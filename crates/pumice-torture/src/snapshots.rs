@@ -172,7 +172,7 @@ impl Frozens {
     /// Writes the expected content of each existing snapshot to files.
     pub(super) fn keep(&self, life: u64, keep: &Keep) -> std::io::Result<()> {
         for Frozen { name, cut, .. } in self.with_data() {
-            let (image, _) = cut.as_ref().expect("what is sure was begun");
+            let (image, _) = cut.as_ref().expect("a snapshot with data was begun");
             keep.snapshot(life, name, image.bytes())?;
         }
         Ok(())
@@ -203,7 +203,7 @@ impl Frozens {
                 return wrong(format!("whether {} is a bookmark: {is_bookmark}", info.name));
             }
             if info.size_bytes != image.len() as u64 {
-                return wrong(format!("{} is of {} bytes", info.name, image.len()));
+                return wrong(format!("{} has {} bytes", info.name, image.len()));
             }
             if let Some(damage) = info.damage.as_ref().filter(|_| !is_damaged) {
                 return wrong(format!("{} is not damaged: {damage}", info.name));
@@ -330,7 +330,7 @@ impl Host {
                 let frozen = frozens.find(&name);
                 frozen.presence = Presence::Sure;
                 let (image, taken) = frozen.cut.as_ref().ok_or_else(|| Mismatch {
-                    promised: format!("{name} is of a moment of its call"),
+                    promised: format!("{name} shows a moment of its call"),
                     found: "it was never begun".to_owned(),
                 })?;
                 assert_eq!((info.name, info.size_bytes), (name, image.len() as u64));
@@ -460,7 +460,7 @@ impl Life {
             for name in &newer {
                 frozens.find(name).presence = Presence::Deleting;
             }
-            let (image, _) = frozens.find(name).cut.as_ref().expect("what is there was begun");
+            let (image, _) = frozens.find(name).cut.as_ref().expect("the snapshot was begun");
             let mut bytes = image.bytes().to_vec();
             bytes.resize(drive.size_bytes() as usize, 0);
             Change { request: 0, offset: 0, content: Content::Bytes(bytes) }
@@ -516,7 +516,7 @@ impl World {
         let opened = Drive::open_snapshot(layers.clone(), clock.clock(), name, self.options).await;
         let may_be_changed = *presence == Presence::Changing;
         let view = match (opened, cut) {
-            (Ok(_), _) if *is_bookmark => return wrong("it is no bookmark".to_owned()),
+            (Ok(_), _) if *is_bookmark => return wrong("it is not a bookmark".to_owned()),
             (Err(error), Some(_))
                 if error.kind() == ErrorKind::InvalidInput && (*is_bookmark || may_be_changed) =>
             {
@@ -535,7 +535,7 @@ impl World {
         };
         let image = &cut.as_ref().expect("just matched").0;
         if view.size_bytes() as usize != image.len() {
-            return wrong(format!("it is of {} bytes, not {}", view.size_bytes(), image.len()));
+            return wrong(format!("it has {} bytes, not {}", view.size_bytes(), image.len()));
         }
         let mut disk = vec![0xa5; image.len()];
         let unreadable = read_all(&self.scene, &view, &mut disk).await?;
@@ -585,7 +585,7 @@ impl World {
         match blocks.zip(changed).position(|((old, new), is_reported)| old != new && !is_reported) {
             None => Ok(()),
             Some(block) => Err(Mismatch {
-                promised: format!("{name} has what {} has where none is reported", bookmark.name),
+                promised: format!("{name} equals {} where no change is reported", bookmark.name),
                 found: format!("block {block} differs"),
             }),
         }

@@ -47,7 +47,7 @@ impl World {
         self.scene.tally.borrow_mut().tables_damaged[1] += listed.len() as u64;
         let again = self.open_damaged()?;
         if again != listed {
-            return Err(wrong("what is damaged stays listed", format!("{again:?}")));
+            return Err(wrong("damaged snapshots stay listed", format!("{again:?}")));
         }
         self.compare_closed(&listed)?;
         let clones = self.scene.clones.borrow();
@@ -61,7 +61,7 @@ impl World {
         let left = self.open_damaged()?;
         match left == listed {
             true => Ok(()),
-            false => Err(wrong("what is not deleted is whole", format!("{left:?}"))),
+            false => Err(wrong("snapshots that are not deleted are whole", format!("{left:?}"))),
         }
     }
 
@@ -166,7 +166,7 @@ impl World {
 }
 
 fn failed(what: &str, error: &Error) -> Mismatch {
-    wrong(&format!("{what} succeeds though a table is damaged"), error.chain())
+    wrong(&format!("{what} succeeds although a table is damaged"), error.chain())
 }
 
 fn wrong(promised: &str, found: String) -> Mismatch {

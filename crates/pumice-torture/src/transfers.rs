@@ -423,7 +423,7 @@ impl World {
         match image.first_wrong(&found) {
             None => Ok((part, infos)),
             Some(found) => {
-                let promised = format!("what was received of a snapshot is there: {part:?}");
+                let promised = format!("the received part of a snapshot is there: {part:?}");
                 Err(Mismatch { promised, found })
             }
         }
@@ -459,7 +459,7 @@ impl World {
             read.map_err(|error| broken("the copy can be read", &error))?;
             let found = Found { bytes: &disk, unreadable: &Default::default() };
             if let Some(found) = image.first_wrong(&found) {
-                let promised = format!("what was received is what was sent: {name:?}");
+                let promised = format!("the received snapshot equals the sent one: {name:?}");
                 return Err(Mismatch { promised, found });
             }
         }

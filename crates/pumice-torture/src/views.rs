@@ -141,7 +141,7 @@ impl Host {
         {
             return Err(Mismatch {
                 promised: format!(
-                    "what is the same in {} and {} is not listed",
+                    "a block that is the same in {} and {} is not listed",
                     before.info.name, now.info.name
                 ),
                 found: format!("block {block} is"),
@@ -151,7 +151,7 @@ impl Host {
             None => Ok(()),
             Some(block) => Err(Mismatch {
                 promised: format!(
-                    "what differs between {} and {} is listed",
+                    "a block that differs between {} and {} is listed",
                     before.info.name, now.info.name
                 ),
                 found: format!("block {block} is not"),

@@ -183,7 +183,7 @@ fn encrypt(hazards: Hazards, spec: &mut Spec, memory: MemMedium, seed: u64) -> M
         return memory;
     }
     let keys = new_keys(spec.uuid, &[secret()], 0, Randomness::seeded(seed));
-    let (cipher, area) = keys.expect("a key is no passphrase");
+    let (cipher, area) = keys.expect("a key is not a passphrase");
     spec.keys = Some(area);
     memory.with_cipher(cipher)
 }

@@ -370,7 +370,7 @@ impl Driver {
         stream.set_read_timeout(Some(limit))?;
         match stream.read(&mut [0]) {
             Ok(0) => Ok(true),
-            Ok(_) => Err(os("a message that no one asked for")),
+            Ok(_) => Err(os("an unrequested message")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }

@@ -74,7 +74,7 @@ pub struct NotAGuest;
 
 impl fmt::Display for NotAGuest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this describes no guest")
+        f.write_str("not a description of a guest")
     }
 }
 
@@ -174,7 +174,7 @@ impl Start {
         if is_new || ended_here.is_some_and(continues) {
             return Ok(());
         }
-        Err("it ran at another server, which may have lost writes that it takes for written")
+        Err("it ran on another server, which may have lost writes that it relies on")
     }
 }
 

@@ -124,7 +124,7 @@ impl Head {
             return Err(Malformed("another version of the protocol"));
         }
         if self.flags & REPLY != 0 {
-            return Err(Malformed("a reply that was not asked for"));
+            return Err(Malformed("an unrequested reply"));
         }
         match usize::try_from(self.body_bytes) {
             Ok(bytes) if bytes <= BODY_BYTES_MAX => Ok(bytes),

@@ -122,7 +122,7 @@ async fn add(
     replaced: Option<Uuid>,
 ) -> Result<()> {
     if array.layout() != ArrayLayout::Mirror {
-        let what = "the array is no mirror: its members cannot be replaced";
+        let what = "the array is not a mirror: its members cannot be replaced";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let copying = begin_copying(array)?;
@@ -226,7 +226,7 @@ async fn cut(drive: &Drive, array: &Array<FileMedium>, path: &str) -> Result<()>
 
 fn begin_copying(array: &Array<FileMedium>) -> Result<Copying<'_, FileMedium>> {
     array.begin_copying().ok_or_else(|| {
-        let what = "a member is being rebuilt: wait until that has ended";
+        let what = "a member is being rebuilt: wait until the rebuild ends";
         Error::new(ErrorKind::Busy, what)
     })
 }
@@ -258,7 +258,7 @@ pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive>) {
     let drive = Rc::downgrade(drive);
     runtime.spawn(async move {
         let Some(drive) = drive.upgrade() else { return };
-        tracing::info!("a member of the array is being rebuilt: this begins anew");
+        tracing::info!("restarting the rebuild of a member of the array");
         let completed = async {
             let array = array_of(&drive)?;
             rebuild(&drive, array, &begin_copying(array)?).await

@@ -47,7 +47,7 @@ fn a_snapshot_of_a_mounted_drive_is_mounted_beside_it() {
         let take = |name: &str, more: &[&str]| {
             let mut command = attachable.command("snapshot");
             let said = run_ok(command.args(["create", &attachable.drive.named(name)]).args(more));
-            assert!(!said.stderr.contains("held still"), "{said:?}");
+            assert!(!said.stderr.contains("not frozen"), "{said:?}");
         };
         fs::write(&file, "first").unwrap();
         take("still", &[]);
@@ -68,7 +68,7 @@ fn a_snapshot_of_a_mounted_drive_is_mounted_beside_it() {
         assert_eq!(fs::read_to_string(beside.join("file")).unwrap(), "first", "{kind}");
         // The drive continues, and is not detached before the snapshot that is read through it.
         fs::write(&file, "fourth").unwrap();
-        let what = "drive@still is attached, and is read through it: detach it first";
+        let what = "drive@still is attached and reads through this drive: detach it first";
         refused(&attachable.detach(&device), what);
         let mut delete = attachable.command("snapshot");
         delete.args(["delete", &attachable.drive.named("still")]);

@@ -231,7 +231,7 @@ fn check_resumable(results: &[Results], targets: &[Location]) -> Result<()> {
     let given: Vec<String> = targets.iter().map(Location::to_string).collect();
     if given != measured {
         let (measured, given) = (measured.join(" "), given.join(" "));
-        let what = format!("the file is of {measured}, not of {given}: specify {measured}");
+        let what = format!("the file has runs of {measured}, not of {given}: specify {measured}");
         return Err(Error::invalid(what));
     }
     Ok(())

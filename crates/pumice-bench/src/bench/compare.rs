@@ -249,9 +249,9 @@ impl Comparison {
     /// Returns a section for each other result: a table of all cells, and the differences of the
     /// environment.
     pub fn document(&self) -> Document {
-        let lead = "Ratios are of geometric means; more is better, but of ms and s less. A \
-                    difference is named where the 95 % interval of the ratio does not hold 1 and \
-                    p, corrected for the number of cells and results, is below 0.05.";
+        let lead = "Ratios of geometric means; higher is better, except for times in ms and s. A \
+                    difference is reported if the 95 % interval of the ratio excludes 1 and p, \
+                    corrected for the number of cells and results, is below 0.05.";
         let mut document = Document::new(format!("Compared with {}", self.base), lead);
         for other in &self.others {
             let section = document.section(format!("{} against {}", other.other, self.base));
@@ -269,7 +269,7 @@ impl Against {
         let wanted = self.cells.iter().filter_map(|cell| cell.compared);
         let wanted = wanted.map(|one| one.runs_wanted).max().unwrap_or(0);
         let few = if runs.unwrap_or(0) < wanted {
-            format!(" {wanted} runs are needed to tell any difference.")
+            format!(" At least {wanted} runs are needed to detect a difference.")
         } else {
             String::new()
         };
@@ -279,14 +279,14 @@ impl Against {
                 format!("Measured in virtual time, in which sessions do not differ.{few}")
             }
             Design::Visits(spread) if self.took_turns => format!(
-                "There are too few rounds to compare them one by one: judged like two sessions, \
-                 which are taken to differ by {:.0} %.{few}",
+                "Too few rounds for a comparison round by round: compared as two sessions, which \
+                 are assumed to differ by {:.0} %.{few}",
                 spread * 100.0
             ),
             Design::Visits(spread) => format!(
-                "Two sessions, which are taken to differ by {:.0} % on one machine whatever the \
-                 targets. Targets that take turns are compared more closely: pumice bench TARGET \
-                 TARGET.{few}",
+                "Compared as two sessions, which are assumed to differ by {:.0} % on one machine \
+                 with any targets. Measuring both in turns detects smaller differences: pumice \
+                 bench TARGET TARGET.{few}",
                 spread * 100.0
             ),
         }
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(verdicts(other), [Verdict::Slower; 4]);
         assert_eq!(verdicts(same), [Verdict::NoDifference; 4]);
         let text = comparison.document().to_text();
-        for wanted in ["0.800", "slower", "no difference", "other.img", "Two sessions"] {
+        for wanted in ["0.800", "slower", "no difference", "other.img", "as two sessions"] {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
         let facts: Vec<&str> = other.environment.iter().map(|(name, _, _)| name.as_str()).collect();

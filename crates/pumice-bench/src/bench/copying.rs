@@ -100,7 +100,7 @@ impl Files {
         let shown = self.folder.path().display();
         let failed = |error: std::io::Error| match error.kind() {
             IoKind::Unsupported | IoKind::CrossesDevices => {
-                let what = format!("the file system of {shown} has no copy_file_range");
+                let what = format!("the file system of {shown} does not support copy_file_range");
                 Error::unsupported_because(what, error)
             }
             _ => Error::io(format!("cannot copy files in {shown}"), error),

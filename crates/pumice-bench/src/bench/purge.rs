@@ -36,7 +36,7 @@ pub(super) fn purge(
             runtime.block_on(async { trim_all(NbdTarget::open(&runtime, uri).await, bytes).await })
         }
         Location::Existing(_) => {
-            return Err(Error::ReadOnly(format!("{location} is only read: it is not purged")));
+            return Err(Error::ReadOnly(format!("{location} is read-only: it is not purged")));
         }
         Location::Device(_) | Location::Sim(_) => {
             runtime.block_on(trim_all(FileTarget::open(&runtime, location, access), bytes))

@@ -126,15 +126,16 @@ fn others_at_device(plan: &Plan, run: &RunResult) -> Option<String> {
         let times = written / own;
         return (times > WRITTEN_TIMES_MAX).then(|| {
             format!(
-                "the device below wrote {times:.1} times the bytes of the bench: others wrote, \
-                 too, or the file system adds to them"
+                "the device below wrote {times:.1} times the bytes of the bench: other programs \
+                 wrote, too, or the file system adds writes"
             )
         });
     }
     (written > run.sample.host_bytes as f64 * WRITTEN_SHARE_MAX).then(|| {
         let (written, read) = (written / 1e6, run.sample.host_bytes as f64 / 1e6);
         format!(
-            "others wrote {written:.0} MB to the device below while the bench read {read:.0} MB"
+            "other programs wrote {written:.0} MB to the device below while the bench read \
+             {read:.0} MB"
         )
     })
 }
@@ -151,14 +152,14 @@ fn disturbances(machine: &MachineLoad) -> Vec<String> {
             format!(", and some program waited for one {percent:.0} % of the time")
         });
         warnings.push(format!(
-            "others, the target's server among them, used {others:.1} of {processors} processors\
-             {waited}"
+            "others, including the target's server, used {others:.1} of {processors} \
+             processors{waited}"
         ));
     }
     let stolen = machine.stolen_processors / processors;
     if stolen > STOLEN_SHARE_MAX {
         let percent = stolen * 100.0;
-        warnings.push(format!("the hypervisor took {percent:.0} % of the processors away"));
+        warnings.push(format!("the hypervisor took {percent:.0} % of the processor time"));
     }
     if let Some(count) = machine.processor_throttles.filter(|count| *count > 0) {
         warnings.push(format!("the processor slowed down {count} times because it was hot"));
@@ -262,7 +263,7 @@ mod tests {
                 machine(|it| (it.others_processors, it.processor_pressure) = (3.0, None)),
                 "used 3.0 of 4 processors",
             ),
-            (machine(|it| it.stolen_processors = 0.4), "took 10 % of the processors"),
+            (machine(|it| it.stolen_processors = 0.4), "took 10 % of the processor time"),
             (machine(|it| it.processor_throttles = Some(3)), "slowed down 3 times"),
             (machine(|it| it.device_celsius = Some(82.0)), "82 degrees Celsius, at or above"),
         ] {
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(warnings(&read, &run, None, false), Vec::<String>::new());
         wrote(&mut run, 3_000_000);
         let told = warnings(&read, &run, None, false);
-        assert!(told.len() == 1 && told[0].contains("others wrote 3 MB"), "{told:?}");
+        assert!(told.len() == 1 && told[0].contains("other programs wrote 3 MB"), "{told:?}");
         run.sample.written_bytes = run.sample.host_bytes;
         wrote(&mut run, 2 * 2200 * 4096);
         let told = warnings(&write, &run, None, false);

@@ -153,7 +153,7 @@ impl Grid {
     fn made(&self, with_charts: bool) -> Document {
         let lead = "Simulated: this drive with different over-provisioning and data.";
         let mut document = Document::new(format!("Forecasts for {}", self.name), lead);
-        let heading = if with_charts { "what was simulated" } else { "" };
+        let heading = if with_charts { "simulated system" } else { "" };
         let section = document.section(heading);
         if let Some(first) = self.forecasts.first() {
             section.pairs(self.facts(first));

@@ -96,8 +96,9 @@ impl PlannedFault {
             is_share.then_some(Self { kind, die: die.parse().ok()?, percent })
         };
         found().ok_or_else(|| {
-            let what =
-                format!("'{text}' is no fault: expected die:NUMBER, block:NUMBER or page:NUMBER");
+            let what = format!(
+                "'{text}' is not a fault: expected die:NUMBER, block:NUMBER or page:NUMBER"
+            );
             Error::invalid(format!("{what}, and when, such as die:3@50%"))
         })
     }

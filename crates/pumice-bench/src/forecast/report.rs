@@ -9,8 +9,8 @@ use pumice_sim::profile::ChannelFigures;
 type Row = (&'static str, &'static str, u8, fn(&Figures) -> Option<f64>);
 
 /// Accuracy of a scaled drive: docs/forecast.md has the measurement.
-const SCALED_ERROR: &str = "Write amplification, throughput and endurance come within about 1 %, \
-     the longest latencies do not";
+const SCALED_ERROR: &str = "Write amplification, throughput and endurance are accurate to about 1 \
+                            %, the longest latencies are not";
 
 /// Converts nanoseconds to microseconds.
 fn us(ns: f64) -> f64 {
@@ -111,7 +111,7 @@ impl Forecast {
 
     fn report(&self, with_charts: bool) -> Document {
         let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
-        let heading = if with_charts { "what was simulated" } else { "" };
+        let heading = if with_charts { "simulated system" } else { "" };
         let section = document.section(heading).pairs(self.facts());
         if let Some(scaled) = self.scaled() {
             section.note(scaled);
@@ -136,9 +136,9 @@ impl Forecast {
         if with_charts && !self.by_channels.is_empty() {
             let section = document.section("speed by number of channels");
             section.paragraph(
-                "By arithmetic, with as many dies on each channel: the speed of the flash grows \
-                 with the channels until the controller or the link is the limit. Sequential, \
-                 data that does not compress, one drive.",
+                "Computed, with the same number of dies on each channel: the speed of the flash \
+                 grows with the channels until the controller or the link is the limit. \
+                 Sequential, incompressible data, one drive.",
             );
             section.block(self.channels());
         }
@@ -242,9 +242,9 @@ impl Forecast {
         let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
         (self.simulated_bytes < self.size_bytes / 4096 * 4096).then(|| {
             format!(
-                "Scaled down: a drive of {} stands for {}, with as many dies, over-provisioned \
-                 alike, with fewer and shorter blocks. {SCALED_ERROR}; --full-size simulates all \
-                 of it.",
+                "Scaled down: a drive of {} represents {}, with the same number of dies and the \
+                 same over-provisioning, but fewer and shorter blocks. {SCALED_ERROR}; --full-size \
+                 simulates all of it.",
                 size(self.simulated_bytes),
                 size(self.size_bytes)
             )
@@ -266,7 +266,7 @@ fn stopped(name: &str, figures: &Figures) -> Option<String> {
     let failing = figures.failing.as_ref()?;
     let faults = failing.faults.join(", ");
     if let Some(what) = &failing.ended_by {
-        return Some(format!("{name}, {faults}: the drive could not go on: {what}"));
+        return Some(format!("{name}, {faults}: the drive could not continue: {what}"));
     }
     let what = "no room was left for the rest of the rebuild, which stays readable through parity";
     (!failing.lost.is_rebuilt).then(|| format!("{name}, {faults}: {what}"))

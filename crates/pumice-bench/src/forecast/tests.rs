@@ -369,7 +369,10 @@ fn presets_and_jobs_become_cases() {
     });
     assert_eq!(spans.collect::<Vec<_>>(), [64 << 20, SIZE]);
     // Options for the data or the engine of a benchmark are left out.
-    assert!(matches!(&remarks[..], [depth] if depth.contains("iodepth=4 is 1")), "{remarks:?}");
+    assert!(
+        matches!(&remarks[..], [depth] if depth.contains("iodepth=4 becomes 1")),
+        "{remarks:?}"
+    );
     assert!(source.cases(32 << 20, &Asked::default()).is_err());
     for (name, word) in [("random-wirte", "random-write"), ("compresibility", "compressibility")] {
         let error = Source::find(name, &Asked::default()).unwrap_err().to_string();

@@ -156,7 +156,7 @@ impl Stream {
             }
             let choice = (pool::mix(draw) % count) as usize;
             let distance = REPEAT_DISTANCES.iter().filter(fits).nth(choice);
-            group -= distance.expect("one of those that were counted");
+            group -= distance.expect("one of the counted distances");
         }
     }
 }

@@ -331,9 +331,9 @@ fn made(all: &[Reproduced], with_charts: bool) -> Document {
             Number::new(group.max_percent, 1).with_unit("%").into(),
         ]);
     }
-    let meaning = "Calibrated: numbers of the profile were fitted to the cell. Predicted: nothing \
-                   was. Host: an effect of the machine around the drive, which is no part of the \
-                   model.";
+    let meaning = "Calibrated: numbers of the profile were fitted to the cell. Predicted: no \
+                   number was. Host: an effect of the machine around the drive, which the model \
+                   does not include.";
     document.section("Errors").paragraph(meaning).block(sums);
     let mut sums = Table::with_columns(vec![
         Column::left("drive"),

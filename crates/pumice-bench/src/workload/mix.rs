@@ -61,7 +61,7 @@ pub(super) fn check(workload: &Workload) -> Result<()> {
         return Ok(());
     }
     if workload.operation != Operation::Mixed {
-        return wrong(format!("{} has no mix, only mixed has", workload.operation.name()));
+        return wrong(format!("{} takes no mix: only mixed does", workload.operation.name()));
     }
     if workload.pattern != Pattern::Uniform {
         return wrong(format!("a mix has no pattern {}: remove it", workload.pattern));

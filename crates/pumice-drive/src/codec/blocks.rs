@@ -63,7 +63,8 @@ impl BlockTable {
     /// blocks are not verified here.
     pub fn of(payload: &[u8], count: usize) -> Result<Self> {
         let entries = payload.get(..count * ENTRY_BYTES);
-        let (entries, _) = entries.or_error(CORRUPT, "a payload of blocks is cut off")?.as_chunks();
+        let (entries, _) =
+            entries.or_error(CORRUPT, "a payload of blocks is truncated")?.as_chunks();
         let mut table = Self([[0; ENTRY_BYTES]; INDEPENDENT_BLOCKS_MAX]);
         table.0.iter_mut().zip(entries).for_each(|(target, entry)| *target = *entry);
         table.check(count)?;
@@ -100,10 +101,10 @@ impl BlockTable {
                 Some(_) => (1..BLOCK_BYTES).contains(&stored_bytes(entry)),
                 None => false,
             };
-            ensure(is_right, CORRUPT, "an impossible entry of a block")?;
+            ensure(is_right, CORRUPT, "a block has an invalid entry")?;
         }
         let is_shorter = self.payload_bytes() < count * BLOCK_BYTES;
-        ensure(is_shorter, CORRUPT, "independent blocks that are no shorter than their content")
+        ensure(is_shorter, CORRUPT, "independent blocks are not shorter than their content")
     }
 
     /// Returns the number of blocks.
@@ -163,7 +164,7 @@ pub(super) fn encode(
     target: &mut [u8],
     most_bytes: usize,
 ) -> Option<usize> {
-    assert!(source.len().is_multiple_of(BLOCK_BYTES), "a frame is of whole blocks");
+    assert!(source.len().is_multiple_of(BLOCK_BYTES), "a frame has whole blocks");
     let (entries, mut rest) = target.split_at_mut(source.len() / BLOCK_BYTES * ENTRY_BYTES);
     let mut used = entries.len();
     let (entries, _) = entries.as_chunks_mut::<ENTRY_BYTES>();

@@ -116,7 +116,7 @@ impl Decompressor {
 
     fn decompress_all(&mut self, source: &[u8], target: &mut [u8]) -> Result<()> {
         let is_whole = target.len().is_multiple_of(BLOCK_BYTES);
-        ensure(is_whole, ErrorKind::Corrupt, "independent blocks where there are none")?;
+        ensure(is_whole, ErrorKind::Corrupt, "independent blocks outside of a frame")?;
         let table = BlockTable::of(source, target.len() / BLOCK_BYTES)?;
         for (index, block) in target.chunks_mut(BLOCK_BYTES).enumerate() {
             self.decompress_block(&table, source, index, block)?;

@@ -166,7 +166,7 @@ impl Frames {
             self.compress(frame, contexts, coding);
             rest = later;
         }
-        assert!(rest.is_empty(), "the lengths of frames are those of their bytes");
+        assert!(rest.is_empty(), "the lengths of frames match their bytes");
         (self.raw, self.lengths) = (raw, lengths);
     }
 }

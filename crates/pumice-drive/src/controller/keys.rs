@@ -91,8 +91,8 @@ impl Locked {
         }
         let what = match SlotKind::of(secret) {
             SlotKind::Passphrase => "wrong passphrase",
-            SlotKind::Key => "wrong key, or that of another drive",
-            SlotKind::Recovery => "the recovery code is not this drive's",
+            SlotKind::Key => "wrong key, or a key of another drive",
+            SlotKind::Recovery => "wrong recovery code, or a code of another drive",
         };
         Err(Error::new(ErrorKind::PermissionDenied, what))
     }
@@ -290,7 +290,7 @@ pub async fn change_keys(
     let others: Vec<SlotKind> = others.filter_map(|(_, slot)| Some(slot.as_ref()?.kind)).collect();
     match secret.map(SlotKind::of) {
         None if others.is_empty() => {
-            return Err(invalid("that is the only key, without which the drive is lost"));
+            return Err(invalid("this is the only key: without it the drive cannot be opened"));
         }
         Some(SlotKind::Recovery) if others.contains(&SlotKind::Recovery) => {
             return Err(invalid("the drive has a recovery code: remove or change it"));

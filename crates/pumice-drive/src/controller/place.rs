@@ -79,7 +79,7 @@ impl FramePlace {
     pub(crate) fn share(&self, index: u8, count: u8) -> u32 {
         assert!(
             u16::from(index) + u16::from(count) <= u16::from(self.blocks),
-            "a share is of blocks of the frame"
+            "a share counts blocks of the frame"
         );
         if count == self.blocks {
             return self.charged_bytes();

@@ -116,7 +116,7 @@ impl FromStr for RecoveryCode {
 }
 
 fn wrong_length(digits: usize) -> String {
-    format!("a recovery code has {CODE_DIGITS} digits and letters, and not {digits}")
+    format!("a recovery code has {CODE_DIGITS} digits and letters, not {digits}")
 }
 
 #[cfg(test)]

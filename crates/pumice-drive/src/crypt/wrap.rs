@@ -94,7 +94,7 @@ fn wrapping_key(
     salt: &[u8; SALT_BYTES],
 ) -> Result<Zeroizing<[u8; KEY_BYTES]>> {
     const INVALID: ErrorKind = ErrorKind::InvalidInput;
-    ensure(derivation.is_possible(), ErrorKind::Corrupt, "a key slot's parameters are impossible")?;
+    ensure(derivation.is_possible(), ErrorKind::Corrupt, "a key slot's parameters are invalid")?;
     match (secret, derivation) {
         (Secret::Passphrase(passphrase), Derivation::Argon2id { memory_kib, passes, lanes }) => {
             let params = Params::new(memory_kib, passes, lanes.into(), Some(KEY_BYTES)).ok();
@@ -110,7 +110,7 @@ fn wrapping_key(
             Ok(derive(&**code, salt, "pumice 1 recovery slot"))
         }
         (Secret::Passphrase(_), Derivation::Hkdf) | (_, Derivation::Argon2id { .. }) => {
-            Err(Error::new(INVALID, "a secret of another kind than the key slot's"))
+            Err(Error::new(INVALID, "the secret and the key slot are of different kinds"))
         }
     }
 }

@@ -171,7 +171,7 @@ impl ArrayHeader {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let header = Self::from_layout(&layout)
-            .or_error(CORRUPT, "the values of a member's header are impossible")?;
+            .or_error(CORRUPT, "the values of a member's header are invalid")?;
         match header.impossible() {
             Some(what) => Err(Error::new(CORRUPT, what)),
             None => Ok(header),

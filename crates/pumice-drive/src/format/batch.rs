@@ -277,7 +277,7 @@ impl BatchHeader {
             && header.parity_bytes() <= header.body_bytes
             && header.record_bytes <= header.body_bytes - header.parity_bytes()
             && header.seq.0 > 0;
-        ensure(is_possible, CORRUPT, "a batch header's values are impossible")?;
+        ensure(is_possible, CORRUPT, "a batch header's values are invalid")?;
         debug_assert_eq!(
             header.encode_with(&mut [0; BATCH_HEADER_BYTES], cipher),
             checksum,

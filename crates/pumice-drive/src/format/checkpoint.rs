@@ -124,7 +124,7 @@ pub(super) const DROPPED_FIELDS: &[super::layout::Field] = DroppedLayout::FIELDS
 /// `Corrupt`.
 pub fn meta_payload(payload: &[u8]) -> Result<(usize, &[u8])> {
     split_meta_payload(payload)
-        .or_error(ErrorKind::Corrupt, "a metadata payload's lengths are impossible")
+        .or_error(ErrorKind::Corrupt, "a metadata payload's lengths are invalid")
 }
 
 fn split_meta_payload(payload: &[u8]) -> Option<(usize, &[u8])> {
@@ -334,7 +334,7 @@ impl Root {
     /// # Errors
     /// `Corrupt`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        Self::decode_parts(bytes).or_error(ErrorKind::Corrupt, "a checkpoint's root is impossible")
+        Self::decode_parts(bytes).or_error(ErrorKind::Corrupt, "a checkpoint's root is invalid")
     }
 
     fn decode_parts(bytes: &[u8]) -> Option<Self> {
@@ -457,7 +457,7 @@ impl TableEntry {
     /// # Errors
     /// `Corrupt`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        const WHAT: &str = "a segment table's entry is impossible";
+        const WHAT: &str = "a segment table's entry is invalid";
         let layout = TableLayout::read_from_bytes(bytes).ok();
         let layout = layout.or_error(ErrorKind::Corrupt, WHAT)?;
         let stream = Stream::from_u8(layout.stream).or_error(ErrorKind::Corrupt, WHAT)?;
@@ -505,7 +505,7 @@ impl DroppedRange {
     /// # Errors
     /// `Corrupt`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        const WHAT: &str = "a dropped range is impossible";
+        const WHAT: &str = "a dropped range is invalid";
         let layout = DroppedLayout::read_from_bytes(bytes).ok();
         let layout = layout.or_error(ErrorKind::Corrupt, WHAT)?;
         let mapping = DirectoryEntry::unpack(layout.mapping.get());

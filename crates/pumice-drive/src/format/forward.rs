@@ -128,7 +128,7 @@ impl ForwardPiece {
     /// # Errors
     /// `Corrupt`.
     pub fn decode(bytes: &[u8], limits: &MapLimits) -> Result<Self> {
-        const WHAT: &str = "a piece of a forwarding table is impossible";
+        const WHAT: &str = "a piece of a forwarding table is invalid";
         let layout = ForwardsLayout::read_from_prefix(bytes).ok();
         let (layout, rest) = layout.or_error(ErrorKind::Corrupt, WHAT)?;
         let is_possible = layout.reserved == [0; 12]

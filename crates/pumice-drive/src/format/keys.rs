@@ -144,7 +144,7 @@ impl KeySlot {
     ///
     /// # Errors
     /// For values that no program writes.
-    #[expect(clippy::result_unit_err, reason = "the structure around it says what is wrong")]
+    #[expect(clippy::result_unit_err, reason = "the enclosing structure reports the error")]
     pub fn decode(bytes: &[u8; KEY_SLOT_BYTES]) -> std::result::Result<Option<Self>, ()> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);

@@ -105,7 +105,7 @@ const FILL: u32 = 1;
 
 /// The bit of a run's `blocks` that says that the leaf has the table of the frame.
 const HAS_TABLE: u8 = 1 << 7;
-const _: () = assert!(FRAME_BLOCKS_MAX < HAS_TABLE as u16, "the flag is no part of a number");
+const _: () = assert!(FRAME_BLOCKS_MAX < HAS_TABLE as u16, "the flag is not part of a number");
 
 /// Returns the maximum bytes of a leaf of a drive whose leaves have tables, or have none.
 pub const fn leaf_bytes_max(has_tables: bool) -> usize {
@@ -247,7 +247,7 @@ pub fn decode_page(bytes: &[u8], limits: &MapLimits) -> Result<[u64; DIRECTORY_P
             Some(DirectoryEntry::Leaf(address)) => address.is_within(limits),
             Some(_) => true,
         };
-        let what = "a directory page of the map has an impossible entry";
+        let what = "a directory page of the map has an invalid entry";
         ensure(is_possible, ErrorKind::Corrupt, what)?;
     }
     Ok(entries)
@@ -343,7 +343,7 @@ pub fn decode_leaf<'a>(
         ensure(is_ordered, CORRUPT, "the runs of a leaf of the map are out of order")?;
         let repeats = run.blocks == 0 && previous == Some(run.content());
         let is_possible = !repeats && run.is_possible(end - run.start.get(), limits);
-        ensure(is_possible, CORRUPT, "a leaf of the map has an impossible run")?;
+        ensure(is_possible, CORRUPT, "a leaf of the map has an invalid run")?;
         previous = Some(run.content());
     }
     assert!(runs.len() <= usize::from(LEAF_BLOCKS), "a run of a leaf has a block or more");

@@ -448,7 +448,7 @@ impl Record {
         let record = Self::from_layout(&layout);
         let record = record
             .filter(|record| record.is_possible(&layout, sources))
-            .or_error(CORRUPT, "a record's values are impossible")?;
+            .or_error(CORRUPT, "a record's values are invalid")?;
         assert!(
             record.header_bytes() as usize <= bytes.len(),
             "a record is decoded with all of its sources"
@@ -479,7 +479,7 @@ impl Record {
         let record = Self::from_layout(&layout);
         record
             .filter(|record| record.is_possible(&layout, shown))
-            .or_error(CORRUPT, "a record's values are impossible")
+            .or_error(CORRUPT, "a record's values are invalid")
     }
 
     /// Returns the sources of this record, which was decoded from the start of `bytes` at

@@ -231,9 +231,9 @@ impl SegmentHeader {
                 && layout.segment.get() == segment.0
                 && layout.reserved.iter().all(|&byte| byte == 0)
         });
-        let stream = stream.or_error(CORRUPT, "the segment header's values are impossible")?;
+        let stream = stream.or_error(CORRUPT, "the segment header's values are invalid")?;
         let recovery = KeySlot::decode(&layout.recovery_slot).ok();
-        let recovery = recovery.or_error(CORRUPT, "the segment header's key slot is impossible")?;
+        let recovery = recovery.or_error(CORRUPT, "the segment header's key slot is invalid")?;
         let header = Self {
             recovery,
             uuid,

@@ -219,9 +219,9 @@ impl Snapshot {
     /// `Corrupt`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let decoded = Self::decode_parts(bytes);
-        let decoded = decoded.or_error(ErrorKind::Corrupt, "a snapshot's entry is impossible")?;
+        let decoded = decoded.or_error(ErrorKind::Corrupt, "a snapshot's entry is invalid")?;
         check_snapshot_name(&decoded.name).map_err(|error| {
-            Error::new(ErrorKind::Corrupt, "a snapshot's name is impossible").caused_by(error)
+            Error::new(ErrorKind::Corrupt, "a snapshot's name is invalid").caused_by(error)
         })?;
         Ok(decoded)
     }
@@ -320,7 +320,7 @@ pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<Snapshot>> {
             let is_new = of.clones.iter().all(|other| other.drive != clone.drive);
             is_new.then(|| of.clones.push(clone))
         });
-        found.or_error(ErrorKind::Corrupt, "the entry of a clone is impossible")?;
+        found.or_error(ErrorKind::Corrupt, "the entry of a clone is invalid")?;
         clones += 1;
     }
     check_snapshots(&list)?;
@@ -338,7 +338,7 @@ pub fn check_snapshots(list: &[Snapshot]) -> Result<()> {
         && list.is_sorted_by(|before, after| before.watermark < after.watermark)
         && names.len() == list.len()
         && list.iter().rev().skip(1).all(|entry| entry.root.is_some());
-    ensure(is_possible, ErrorKind::Corrupt, "the list of snapshots is impossible")
+    ensure(is_possible, ErrorKind::Corrupt, "the list of snapshots is invalid")
 }
 
 #[cfg(test)]

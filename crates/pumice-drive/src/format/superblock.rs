@@ -469,10 +469,10 @@ impl Superblock {
         let is_possible = layout.version.get() > 0
             && layout.state.get() <= STATE_INCOMPLETE
             && layout.features_incompatible.get() & !NOT_OF_FRAMES != BLOCK_TABLES;
-        ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
+        ensure(is_possible, CORRUPT, "the superblock's values are invalid")?;
         let superblock = Self::from_layout(&layout);
         let superblock = superblock
-            .or_error(CORRUPT, "the superblock's lists, receipt, origin or keys are impossible")?;
+            .or_error(CORRUPT, "the superblock's lists, receipt, origin or keys are invalid")?;
         if let Some(what) = superblock.impossible() {
             return Err(Error::new(CORRUPT, what));
         }
@@ -620,16 +620,16 @@ impl Superblock {
             return Some("the origin of a clone is larger than its disk");
         }
         if self.origin.is_none() && self.flat_since > SeqNo(0) {
-            return Some("a disk is flattened and is no clone");
+            return Some("a disk that is being flattened is not a clone");
         }
         if self.segment_count == 0 || self.segment_count > META_SEGMENTS_MAX {
-            return Some("the number of segments is impossible");
+            return Some("the number of segments is invalid");
         }
         if self.data_offset < 2 * u64::from(LENGTH)
             || !self.data_offset.is_multiple_of(block)
             || self.data_offset > 1 << 40
         {
-            return Some("the offset of the first segment is impossible");
+            return Some("the offset of the first segment is invalid");
         }
         if !(1..=FRAME_BLOCKS_MAX).contains(&self.frame_blocks)
             || !self.frame_blocks.is_power_of_two()

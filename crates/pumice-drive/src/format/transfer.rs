@@ -133,7 +133,7 @@ impl TransferHead {
     pub fn decode(bytes: &[u8; TRANSFER_HEAD_BYTES]) -> Result<(Self, u64)> {
         const CORRUPT: ErrorKind = ErrorKind::Corrupt;
         let layout = Layout::read_from_bytes(bytes).ok();
-        let mut layout = layout.or_error(CORRUPT, "the head of a transfer is cut off")?;
+        let mut layout = layout.or_error(CORRUPT, "the head of a transfer is truncated")?;
         let is_transfer = layout.magic == MAGIC;
         ensure(is_transfer, ErrorKind::InvalidInput, "the input is not the output of a send")?;
         let checksum = layout.checksum.get();
@@ -142,13 +142,13 @@ impl TransferHead {
             return Err(Error::new(CORRUPT, "the head of the transfer is damaged"));
         }
         if layout.version.get() > VERSION || layout.length != LENGTH || layout.features != 0 {
-            let what = "the transfer is from a newer pumice: use that to receive it";
+            let what = "the transfer is from a newer version: receive it with a newer pumice";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let head = Self::from_layout(&layout).filter(|head| {
             layout.version.get() > 0 && head.is_possible() && head.encode().0 == *bytes
         });
-        Ok((head.or_error(CORRUPT, "the head of the transfer is impossible")?, checksum))
+        Ok((head.or_error(CORRUPT, "the head of the transfer is invalid")?, checksum))
     }
 
     fn from_layout(layout: &Layout) -> Option<Self> {

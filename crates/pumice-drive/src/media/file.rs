@@ -493,7 +493,7 @@ impl Medium for FileMedium {
             && data_offset.is_multiple_of(unit)
             && data_offset >= slots_end;
         if !is_possible {
-            let what = format!("the geometry is impossible: {geometry:?}");
+            let what = format!("the geometry is invalid: {geometry:?}");
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         let needed = data_offset.checked_add(geometry.capacity_bytes());

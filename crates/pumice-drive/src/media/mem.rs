@@ -102,7 +102,7 @@ impl Kept {
 
     /// Returns the part of `len` bytes that begins after `skipped` bytes.
     fn part(&self, skipped: u32, len: u32) -> Self {
-        assert!(skipped + len <= self.len, "a part lies in what was kept");
+        assert!(skipped + len <= self.len, "a part lies in the kept bytes");
         Self { buffer: self.buffer.clone(), from: self.from + skipped, len }
     }
 }

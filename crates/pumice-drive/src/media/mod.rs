@@ -443,6 +443,6 @@ pub trait Medium {
 
 /// Returns the error of a durable append whose bytes could not be made durable.
 pub(crate) fn not_durable(error: Error) -> Error {
-    let what = "what was appended could not be made durable";
+    let what = "appended data could not be made durable";
     Error::new(ErrorKind::Poisoned, what).caused_by(error)
 }

@@ -202,7 +202,7 @@ impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
             let chunk =
                 Chunk::decode(&header).ok_or_else(|| violation("not a structured reply"))?;
             if chunk.cookie != cookie || chunk.length > CHUNK_BYTES_MAX {
-                return Err(violation("a reply to no request, or of impossible length"));
+                return Err(violation("a reply to no request, or of invalid length"));
             }
             if chunk.kind & KIND_ERROR != 0 {
                 return Err(self.error(chunk.length).await?);

@@ -366,10 +366,10 @@ fn assert_it_speaks_of_what_was_read(outcome: &Outcome, text: &str) {
     let percent = outcome.covered_percent;
     assert!((5.0..99.0).contains(&percent), "{percent}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for words in [format!("of the {percent:.1} % that were read"), "not known".into()] {
+    for words in [format!("of the {percent:.1} % that were read"), "is unknown".into()] {
         assert!(text.contains(&words), "no '{words}' in {text}");
     }
-    for words in ["Yes", "exact", "pumice create", "to choose here"] {
+    for words in ["Yes", "exact", "pumice create", "Recommended codec"] {
         assert!(!text.contains(words), "'{words}' in {text}");
     }
     let of = outcome.main().drive;

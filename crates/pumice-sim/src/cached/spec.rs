@@ -80,7 +80,7 @@ impl DriveCache {
     /// `InvalidInput` for anything else; the errors of [`Profile::find`].
     pub fn find(text: &str) -> Result<Self> {
         let expected = || {
-            let what = format!("'{text}' is no cache: expected NAME:SIZE[:write-back][:LINE]");
+            let what = format!("'{text}' is not a cache: expected NAME:SIZE[:write-back][:LINE]");
             invalid(format!("{what}, such as intel-x25-e-32:8GiB:write-back or ram:1GiB"))
         };
         let number = |text: &str| parse_size(text).map_err(|error| invalid(error.to_string()));

@@ -122,7 +122,7 @@ impl<C: Clock> Disk<C> {
                 }
                 None => {
                     state.counts.head_writes += 1;
-                    assert!(state.write_bytes >= job.len, "the cache holds what is written");
+                    assert!(state.write_bytes >= job.len, "the cache holds the data written");
                     state.write_bytes -= job.len;
                     state.current = None;
                 }

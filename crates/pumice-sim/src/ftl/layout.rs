@@ -96,7 +96,9 @@ impl Layout {
         let data_rows = rows - rows.checked_div(stripe_rows).unwrap_or(0);
         let segment_bytes = data_rows * shape.row_bytes();
         if segment_bytes < frames.largest() {
-            return Err(wrong("a segment has no room for a block beside its parity".into()));
+            return Err(wrong(
+                "a segment has no room for a block in addition to its parity".into(),
+            ));
         }
         let is_plain = (frames.smallest(), frames.largest()) == (BLOCK_BYTES, BLOCK_BYTES);
         let mut unit_bytes = if is_plain { BLOCK_BYTES } else { 1 };

@@ -222,7 +222,7 @@ impl Segments {
     /// Takes a sealed segment as a victim, and returns its list.
     pub(super) fn take(&mut self, segment: u32) -> LbaSet {
         let entry = &mut self.segments[segment as usize];
-        assert!(entry.state == State::Sealed, "segment {segment} is no victim");
+        assert!(entry.state == State::Sealed, "segment {segment} is not a victim");
         entry.state = State::Victim;
         std::mem::take(&mut entry.lbas)
     }

@@ -120,7 +120,7 @@ fn check_parity(parity: &Parity, flash: &Flash, size_bytes: u64) -> Checked {
     parity.check_limits()?;
     let (count, dies) = (parity.stripe_dies.is, flash.dies());
     hold(dies.is_multiple_of(count), || {
-        format!("[parity] stripe_dies: {count} is no divisor of the {dies} dies of [flash]")
+        format!("[parity] stripe_dies: {count} does not divide the {dies} dies of [flash]")
     })?;
     let good_bytes = good_bytes(flash, flash.bytes().unwrap_or(u64::MAX));
     let data_bytes = (good_bytes as f64 * (1.0 - parity.share())) as u64;

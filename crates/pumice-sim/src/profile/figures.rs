@@ -223,7 +223,7 @@ impl fmt::Display for ParityFigures {
         let mb_per_s = [self.store_bytes_per_s, self.store_bytes_per_s_without].map(|it| it / 1e6);
         write!(
             f,
-            "one die in {stripe_dies}: {given_up} of the flash, {share_percent:.2} % of what is \
+            "one die in {stripe_dies}: {given_up} of the flash, {share_percent:.2} % of the bytes \
              programmed; over-provisioning {with:.1} % instead of {without:.1} %, stores {:.0} \
              MB/s instead of {:.0}",
             mb_per_s[0], mb_per_s[1]

@@ -327,7 +327,7 @@ fn impossible_numbers_are_refused_by_key() {
     }
     for (number, words) in [
         ("1", "own.toml: [parity] stripe_dies: 1 is not possible: expected 2 to 1048576"),
-        ("5", "own.toml: [parity] stripe_dies: 5 is no divisor of the 16 dies of [flash]"),
+        ("5", "own.toml: [parity] stripe_dies: 5 does not divide the 16 dies of [flash]"),
         (
             "8",
             "own.toml: [parity] stripe_dies: of 67345087201 good bytes it leaves 58926951300 for",

@@ -23,7 +23,7 @@ pub fn key_slot(input: &[u8]) -> bool {
     if slot.kind != SlotKind::Passphrase {
         let opened = slot.open(DRIVE, &secret());
         let opened = opened.expect("a slot that is decoded has parameters that can be followed");
-        assert!(opened.is_none() || slot.kind == SlotKind::Key, "a key is no recovery code");
+        assert!(opened.is_none() || slot.kind == SlotKind::Key, "a key is not a recovery code");
         let of_another = slot.open(Uuid::nil(), &secret()).expect("as above");
         assert!(of_another.is_none(), "a slot opens on its own drive only");
     }

@@ -71,9 +71,9 @@ pub fn nbd_handover(input: &[u8]) -> bool {
 /// Hands over the received state again: nothing may be lost.
 fn through_a_socket(handover: Handover) -> Handover {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
-    handover.send(&ours).expect("what was received can be sent");
+    handover.send(&ours).expect("a received handover can be sent");
     drop(ours);
-    let again = Handover::receive(&theirs).expect("what was sent can be received");
+    let again = Handover::receive(&theirs).expect("a sent handover can be received");
     assert_eq!(again.listeners.len(), handover.listeners.len());
     assert_eq!(format!("{:?}", Shown(&again)), format!("{:?}", Shown(&handover)));
     again

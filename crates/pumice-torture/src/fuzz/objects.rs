@@ -31,8 +31,8 @@ pub fn object(input: &[u8]) -> bool {
     let checksum = crc64(&bytes);
     bytes[16..24].copy_from_slice(&checksum.to_le_bytes());
     let Ok(again) = encode_again(kind, &bytes, SEGMENT_BYTES) else { return false };
-    let twice = encode_again(kind, &again, SEGMENT_BYTES).expect("what is encoded is accepted");
-    assert_eq!(twice, again, "an encoding is of one object");
+    let twice = encode_again(kind, &again, SEGMENT_BYTES).expect("an encoded object is accepted");
+    assert_eq!(twice, again, "an object has a single encoding");
     true
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut report = report.map_err(|error| super::leftovers::advise(&place.path, error))?;
     let origin = match runtime.block_on(origin::needed(&runtime, &medium)) {
         Ok(None) => "",
-        Ok(Some(_)) => "its origin was opened, and what it has was not checked\n",
+        Ok(Some(_)) => "its origin was opened, but not checked\n",
         Err(error) => {
             let what = remedy::chain(&error);
             report.problems.push(Problem { what, segment: None, lba: None, lba_count: None });

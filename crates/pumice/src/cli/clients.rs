@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Some(wanted) => {
             let chosen: Vec<_> = servers.iter().filter(|one| is_wanted(one, wanted)).collect();
             if chosen.is_empty() {
-                bail!("no server of yours serves {wanted}: `pumice list` shows what is served");
+                bail!("none of your servers serves {wanted}: see `pumice list`");
             }
             let is_chosen = |process: u32, export: Option<&str>| {
                 let is_it = |one: &&&Serving| one.service.process == process;

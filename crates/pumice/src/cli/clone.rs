@@ -94,14 +94,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let shown = || args.snapshot.display().to_string();
     if origin::depth(&runtime, &path).with_context(shown)? > CHAIN_MAX {
         bail!(
-            "{}: it is a clone of a clone, {CHAIN_MAX} times: make it independent with `pumice \
-             flatten` first",
+            "{}: the chain of clones is too long (at most {CHAIN_MAX}): make this clone \
+             independent with `pumice flatten` first",
             path.display()
         );
     }
     if args.size.is_some_and(|size| size < found.size_bytes) {
         bail!(
-            "the disk of the snapshot has {}: a clone has as much",
+            "the disk of the snapshot has {}: a clone cannot be smaller",
             format_size(found.size_bytes)
         );
     }
@@ -187,7 +187,7 @@ pub(super) fn list_rebuilt(source: &Path, target: &Path, spec: &Spec) -> Result<
     let path = origin::path_of(source, wanted);
     let listing = || {
         let found = snapshot::list(&path)?.into_iter().find(|info| info.guid == wanted.snapshot);
-        let found = found.context("it does not have the snapshot any more")?;
+        let found = found.context("it no longer has the snapshot")?;
         let (drive, created_seconds) = (spec.uuid, spec.created_seconds);
         let clone = RegisteredClone { drive, path: absolute(target)?, created_seconds };
         check_clone_path(&clone.path)?;
@@ -197,7 +197,7 @@ pub(super) fn list_rebuilt(source: &Path, target: &Path, spec: &Spec) -> Result<
         let (clone, origin) = (source.display(), path.display());
         let next = if path.exists() { "" } else { ": move it back there or beside the clone" };
         format!(
-            "{clone} is a clone, and what is rebuilt is one: its origin {origin} must list it{next}"
+            "{clone} is a clone, so the new drive is one: its origin {origin} must list it{next}"
         )
     };
     listing().with_context(what)?;

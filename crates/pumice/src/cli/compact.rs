@@ -119,7 +119,7 @@ impl Shown {
     fn set(&mut self, occupied: u64, live: u64) {
         let goal = live.saturating_add(live.saturating_mul(self.percent.into()) / 100);
         let (shown, live) = (format_size(occupied), format_size(live));
-        let message = format!("occupies {shown}, of which {live} are live");
+        let message = format!("occupies {shown}, {live} of it live");
         self.descent.set(occupied.saturating_sub(goal), message);
     }
 }

@@ -240,7 +240,7 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
         (None, Some(times), Some(bytes)) => (bytes as f64 * times) as u64 / MIB * MIB,
         (None, None, Some(bytes)) => size_covered(&spec, bytes),
         (None, Some(_), None) => bail!("--thin needs the --capacity of a file, such as 100G"),
-        (None, None, None) => bail!("--size is missing: name that of the disk, such as 64G"),
+        (None, None, None) => bail!("--size is missing: specify the size of the disk, such as 64G"),
     };
     // A capacity that covers no disk is refused as such, not for its size.
     let size_bytes = args.size.unwrap_or(size_bytes.max(MIB));
@@ -282,10 +282,14 @@ fn check_place(path: &Path) -> Result<()> {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let is_below = |top: &str| folder.starts_with(top);
     if is_below("/dev") && !is_below("/dev/shm") {
-        bail!("{} is not a block device, and /dev is no place for files", path.display());
+        bail!("{} is not a block device: choose a path outside of /dev", path.display());
     }
     if is_below("/proc") || is_below("/sys") {
-        bail!("{} cannot hold a drive: {} is no place for files", path.display(), folder.display());
+        bail!(
+            "{} cannot hold a drive: choose a path outside of {}",
+            path.display(),
+            folder.display()
+        );
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             end(&process, Signal::TERM, args)?;
             match closed(&attachment) {
                 Outcome::Good if !is_whole => {
-                    super::say_error("writes to it had failed before, and what they had is lost");
+                    super::say_error("earlier writes to it had failed, and their data is lost");
                     Outcome::Problem
                 }
                 outcome => outcome,
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         None => {
             attachment.remove()?;
             super::say_error(&format!(
-                "removed what a killed process had left of {}; what was not synced is lost",
+                "cleaned up after the killed process of {}; unsynced writes are lost",
                 attachment.path().display()
             ));
             Outcome::Problem

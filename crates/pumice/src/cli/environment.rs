@@ -14,7 +14,7 @@ pub(crate) fn unix_seconds() -> u64 {
 }
 
 /// Returns an identity for a new drive or snapshot, drawn at random.
-#[allow(clippy::disallowed_methods, reason = "an identity must not repeat, whatever the seed")]
+#[allow(clippy::disallowed_methods, reason = "an identity must be unique, regardless of the seed")]
 pub(crate) fn new_identity() -> Uuid {
     Uuid::new_v4()
 }

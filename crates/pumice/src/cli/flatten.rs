@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         None => origin::identity(&runtime, path).with_context(|| path.display().to_string())?,
     };
     let Some(wanted) = wanted else {
-        bail!("{} is no clone: it reads from no other drive", path.display());
+        bail!("{} is not a clone: it reads from no other drive", path.display());
     };
     let from = origin::path_of(path, &wanted);
     let served = |client| ask(client, path, &wanted).map(Some);
@@ -95,8 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let copied = format_size(flattened.copied_bytes);
     let rest = match flattened.snapshots {
         0 => String::new(),
-        1 => "; one snapshot does, and the origin is forgotten with it".to_owned(),
-        some => format!("; {some} snapshots do, and the origin is forgotten with the last of them"),
+        1 => "; one snapshot does until it is deleted".to_owned(),
+        some => format!("; {some} snapshots do until the last is deleted"),
     };
     let subject = if rest.is_empty() { "it" } else { "its disk" };
     print(&format!("{path}: {copied} copied; {subject} no longer reads from {from}{rest}\n"))?;

@@ -223,7 +223,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let compressing = args.compressing(&profile);
     if let Some((name, _)) = compressing.filter(|_| args.saved.is_empty() && args.data.is_empty()) {
-        bail!("{name} compresses: state what data saves with --saved 50%, or --data");
+        bail!("{name} compresses: specify the saving of the data, such as --saved 50%, or --data");
     }
     let asked = args.asked();
     let (source, remarks) = Source::find(&args.workload, &asked)?;

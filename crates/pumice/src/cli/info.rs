@@ -181,7 +181,8 @@ fn text(path: &Path, shown: &Shown) -> String {
     let form = if info.block_frames { " independent" } else { "" };
     row("codec", format!("{}, frames of up to {}{form} blocks", info.codec, info.frame_blocks));
     if info.encrypted {
-        let unfinished = "; a replaced key is still in use: `pumice rekey` goes on with that";
+        let unfinished = "; a replaced key is still in use: `pumice rekey` completes the \
+                          replacement";
         let more = if info.has_earlier_key { unfinished } else { "" };
         row("encryption", format!("everything on the medium{more}"));
     }
@@ -336,7 +337,7 @@ fn bucket_rows(bucket: &Status, cost: Cost) -> Vec<(&'static str, String)> {
             "cost",
             format!(
                 "about ${requests_usd:.4} for requests so far, ${storage_usd_per_month:.2} a month \
-                 for what is stored"
+                 for storage"
             ),
         ),
     ];
@@ -380,7 +381,7 @@ fn troubles(info: &Info) -> Vec<(&'static str, String)> {
     }
     if !info.bad_segments.is_empty() {
         let numbers: Vec<String> = info.bad_segments.iter().map(u32::to_string).collect();
-        rows.push(("bad segments", format!("{}, not written any more", numbers.join(", "))));
+        rows.push(("bad segments", format!("{}, no longer written", numbers.join(", "))));
     }
     let cut = &info.operations;
     if cut.cut_batches > 0 || cut.cut_unreadable_bytes > 0 {

@@ -104,7 +104,7 @@ impl NewKeyArgs {
             return new_secret(&args);
         }
         if !args.is_empty() {
-            return Err(invalid("give one new key: a recovery code is one".into()));
+            return Err(invalid("specify one new key: a recovery code counts as one".into()));
         }
         Ok(code.insert(RecoveryCode::draw(&Randomness::System)).secret())
     }
@@ -256,7 +256,7 @@ impl KeyArgs {
             + usize::from(key_command.is_some())
             + usize::from(passphrase_fd.is_some());
         if count > 1 {
-            return Err(invalid("give one key: of the flags for keys, use a single one".into()));
+            return Err(invalid("specify one key: use only one of the flags for keys".into()));
         }
         if let Some(path) = &self.key_file {
             let named = || path.display().to_string();
@@ -270,7 +270,7 @@ impl KeyArgs {
         }
         if let Some(number) = self.passphrase_fd {
             let bytes = read_file(&PathBuf::from(format!("/proc/self/fd/{number}")))?;
-            return passphrase(bytes, "what --passphrase-fd reads");
+            return passphrase(bytes, "the input of --passphrase-fd");
         }
         let path = self.recovery_code_file.as_deref().expect("some flag was given");
         let bytes = read_file(path)?;
@@ -424,8 +424,8 @@ fn invalid(what: String) -> Error {
 fn key(bytes: Zeroizing<Vec<u8>>, source: &str) -> Result<Secret> {
     if bytes.len() < KEY_SECRET_BYTES_MIN {
         return Err(invalid(format!(
-            "{source} has {} bytes, and a key needs {KEY_SECRET_BYTES_MIN} random ones: `head -c \
-             32 /dev/urandom` makes some; a passphrase is for --passphrase-file",
+            "{source} has {} bytes, but a key needs {KEY_SECRET_BYTES_MIN} random bytes: create \
+             one with `head -c 32 /dev/urandom`, or use --passphrase-file for a passphrase",
             bytes.len()
         )));
     }
@@ -458,7 +458,7 @@ fn read_all(source: impl Read, named: &str) -> Result<Zeroizing<Vec<u8>>> {
     read.map_err(|error| Error::os(format!("cannot read the key from {named}"), error))?;
     if bytes.len() > SECRET_BYTES_MAX {
         return Err(invalid(format!(
-            "{named} has more than {SECRET_BYTES_MAX} bytes: it is no key"
+            "{named} has more than {SECRET_BYTES_MAX} bytes: it is not a key"
         )));
     }
     Ok(bytes)

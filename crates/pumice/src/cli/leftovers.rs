@@ -125,9 +125,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     match look(path) {
         Remains::Drive(_) | Remains::Journal(_) => Ok(()),
         Remains::Newer => bail!("{shown} holds a drive of a newer pumice"),
-        Remains::IncompleteRebuild => {
-            bail!("{shown} is the target of a rebuild that has not ended")
-        }
+        Remains::IncompleteRebuild => bail!("{shown} is the target of an incomplete rebuild"),
         Remains::Segments(uuid) => bail!(
             "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} NEW` \
              can save"
@@ -147,7 +145,7 @@ pub(crate) fn refuse_drive(path: &Path) -> Result<()> {
             "{shown} holds the Pumice drive {uuid}: add --overwrite-drive to destroy it for good"
         ),
         Remains::Journal(uuid) => bail!(
-            "{shown} is the journal of the Pumice drive {uuid}, and may hold what its bucket \
+            "{shown} is the journal of the Pumice drive {uuid}, and may hold data that its bucket \
              lacks: add --overwrite-drive to destroy it for good"
         ),
         Remains::Newer => bail!(

@@ -207,7 +207,7 @@ pub(crate) fn serve_args() -> anyhow::Result<Box<serve::Args>> {
     cli.take_tables(&mut arguments)?;
     match cli.command {
         Command::Drive(DriveCommand::Serve(args)) => Ok(args),
-        _ => anyhow::bail!("the arguments are not those of a server"),
+        _ => anyhow::bail!("the arguments do not start a server"),
     }
 }
 

@@ -152,8 +152,8 @@ fn umount(args: &[OsString]) -> Result<Task> {
     let [target] = passed.paths[..] else { bail!("expected umount.pumice DIRECTORY") };
     if let Some(letter) = passed.letters.chars().find(|letter| "fl".contains(*letter)) {
         return Err(anyhow!(
-            "-{letter} does not unmount a drive: find what uses it, or discard what is not \
-             flushed with `pumice detach --force {}`",
+            "-{letter} cannot unmount a drive: stop the processes that use it, or discard \
+             unflushed writes with `pumice detach --force {}`",
             target.display()
         ));
     }

@@ -358,7 +358,7 @@ pub(crate) fn to_look_at(
     path: &Path,
     options: OpenOptions,
 ) -> Result<Rc<Drive>> {
-    assert!(options.read_only, "what may be old is only looked at");
+    assert!(options.read_only, "a drive that may be outdated is opened read-only");
     let place = Place::of(path)?;
     let medium = medium_to_look_at(runtime, path);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
@@ -426,7 +426,7 @@ pub(crate) async fn on_medium(
         Ok(Some(origin)) if drive.origin().is_some() => drive.set_origin(origin),
         Err(error) if drive.reads_from_origin() => Err(error),
         Err(error) => {
-            let what = "only snapshots that were taken before it was flattened need that";
+            let what = "the origin is not open: only snapshots from before the flattening need it";
             tracing::warn!(error = %remedy::chain(&error), "{what}");
             Ok(())
         }

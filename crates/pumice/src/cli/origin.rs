@@ -56,8 +56,8 @@ fn open<'a>(
     Box::pin(async move {
         if depth > CHAIN_MAX {
             let what = format!(
-                "{} is a clone of a clone, {CHAIN_MAX} times: `pumice flatten` makes one of them \
-                 independent",
+                "{}: the chain of clones is too long (at most {CHAIN_MAX}): make one of them \
+                 independent with `pumice flatten`",
                 clone.display()
             );
             return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -99,7 +99,7 @@ async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Res
 /// changed.
 pub(super) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Result<()> {
     let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
-    let wanted = clone.origin().ok_or_else(|| wrong("the drive is no clone".into()))?;
+    let wanted = clone.origin().ok_or_else(|| wrong("the drive is not a clone".into()))?;
     drop(open_at(runtime, path, (clone.uuid(), &wanted)).await?);
     let whole = path.canonicalize().ok().and_then(|path| path.to_str().map(ToOwned::to_owned));
     let whole = whole.ok_or_else(|| wrong(format!("{} is not UTF-8", path.display())))?;

@@ -354,7 +354,7 @@ impl Summary {
         for (first, last) in &self.missing_batches {
             text += &format!(
                 "batches {first} to {last} of the log are missing: garbage collection freed them, \
-                 or what they held is lost\n"
+                 or their data is lost\n"
             );
         }
         let unlisted = self.missing_run_count - self.missing_batches.len() as u64;

@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         0
     } else {
         let explain = |error: anyhow::Error| match error.downcast_ref::<Error>().map(Error::kind) {
-            Some(ErrorKind::NotFound) => anyhow!("{shown}: no such drive: `--create` makes it"),
+            Some(ErrorKind::NotFound) => anyhow!("{shown}: no such drive: `--create` creates it"),
             _ => error.context(shown.clone()),
         };
         check_fit(&runtime, &args.path, &head, &name).map_err(explain)?
@@ -173,8 +173,8 @@ fn advice(path: &str, token: Option<Token>, lacks_room: bool) -> String {
     let room = match lacks_room {
         false => String::new(),
         true => format!(
-            "give the drive room with `pumice resize {path} --capacity SIZE` or `pumice snapshot \
-             delete`; then "
+            "make room on the drive with `pumice resize {path} --capacity SIZE` or `pumice \
+             snapshot delete`; then "
         ),
     };
     format!(
@@ -193,7 +193,7 @@ fn show_token(runtime: &Runtime, args: &Args) -> Result<Outcome> {
     runtime.drop_tasks();
     match part {
         Some(part) => print(&format!("{}\n", Token(part)))?,
-        None => bail!("{}: no receive was interrupted: its disk is whole", args.path.display()),
+        None => bail!("{}: no interrupted receive: the disk is complete", args.path.display()),
     }
     Ok(Outcome::Good)
 }
@@ -236,7 +236,7 @@ fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) ->
         .await?;
         if is_changed {
             bail!(
-                "the disk was written since snapshot {base}, to which the transfer adds: roll it \
+                "the disk was written after snapshot {base}, the base of the transfer: roll it \
                  back with `pumice snapshot rollback {}@{base}`",
                 path.display()
             );
@@ -266,7 +266,7 @@ async fn receive(
             }
             bar.set_position(receive.offset());
             let Some(batch) = runtime.timeout(LOOK_NS, batches.recv()).await else { continue };
-            let batch = batch.map_err(|_| anyhow!("the transfer cannot be read any more"))??;
+            let batch = batch.map_err(|_| anyhow!("the transfer can no longer be read"))??;
             if receive.apply(&batch).await? {
                 return Ok(true);
             }
@@ -300,7 +300,7 @@ impl Input {
                 Ok(Self { source: Some(Box::new(file)), name })
             }
             None if std::io::stdin().is_terminal() => {
-                bail!("nothing is sent: pipe `pumice send` to this command, or name an --input")
+                bail!("no transfer on stdin: pipe `pumice send` to this command, or use --input")
             }
             None => Ok(Self { source: Some(Box::new(std::io::stdin())), name: "stdin".into() }),
         }
@@ -309,7 +309,7 @@ impl Input {
     fn head(&mut self) -> Result<[u8; TRANSFER_HEAD_BYTES]> {
         let mut head = [0; TRANSFER_HEAD_BYTES];
         let source = self.source.as_mut().context("the transfer is being read")?;
-        let what = || format!("{} does not begin as `pumice send` does", self.name);
+        let what = || format!("cannot read the header of the transfer from {}", self.name);
         read(source, &mut head).with_context(what)?;
         Ok(head)
     }
@@ -348,7 +348,7 @@ fn read_batch(source: &mut impl Read) -> Result<Vec<u8>> {
 fn read(source: &mut impl Read, target: &mut [u8]) -> Result<()> {
     match source.read_exact(target) {
         Err(error) if error.kind() == IoErrorKind::UnexpectedEof => {
-            bail!("the transfer is cut off")
+            bail!("the transfer is truncated")
         }
         read => read.context("cannot read the transfer"),
     }

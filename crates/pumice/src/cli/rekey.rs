@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print_schema("rekey-1", &Shown { path: lossy(path), rekeyed, recovery_code })?;
     } else {
         let shown = path.display();
-        print(&format!("{shown}: has a new master key, {} segments moved\n", rekeyed.segments))?;
+        print(&format!("{shown}: master key replaced, {} segments moved\n", rekeyed.segments))?;
     }
     Ok(Outcome::Good)
 }
@@ -110,8 +110,8 @@ fn draw(args: &Args, locked: &Locked, code: &mut Option<RecoveryCode>) -> Result
     let others = slots.iter().filter(is_other).count();
     if others > 0 && !args.drop_other_keys {
         bail!(
-            "{}: the drive has {others} other keys, which would open it no longer: allow that \
-             with --drop-other-keys, and add them again with `pumice key add`",
+            "{}: the drive has {others} other keys, which could no longer open it: allow this with \
+             --drop-other-keys, then add them again with `pumice key add`",
             path.display()
         );
     }

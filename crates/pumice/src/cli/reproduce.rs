@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut experiments = Experiment::of_drive(&args.drive)?;
     if let Some(profile) = &args.profile {
         if args.drive == "all" {
-            bail!("--profile requires a drive: name the one whose experiments to run");
+            bail!("--profile requires a drive: specify whose experiments to run");
         }
         experiments.iter_mut().for_each(|one| one.drive.clone_from(profile));
     }

@@ -93,7 +93,7 @@ fn setting(text: &str) -> Result<Setting, String> {
             Err(format!("{key} is fixed when a drive is created: copy its data to a new drive"))
         }
         key if OF_AN_OPENING.contains(&key) => {
-            Err(format!("no drive keeps it: it is the option --{key} of `pumice serve`"))
+            Err(format!("not a stored setting: pass --{key} to `pumice serve`"))
         }
         key => {
             let near = nearest(key, &KEYS).map(|near| format!(": did you mean '{near}'?"));
@@ -188,7 +188,7 @@ fn change(settings: &[Setting]) -> Result<Wanted> {
             Setting::Origin(path) => change.origin.replace(path.clone()).is_some(),
         };
         if is_second {
-            bail!("a setting is given twice: give each once");
+            bail!("a setting is specified twice: specify each once");
         }
     }
     Ok(change)
@@ -261,7 +261,7 @@ mod tests {
             ("warn=101", "such as 80,90,95, or none"),
             ("size=1G", "pumice resize"),
             ("frame=blocks", "fixed"),
-            ("compact=20", "--compact of `pumice serve`"),
+            ("compact=20", "pass --compact to `pumice serve`"),
             ("colour=blue", "use codec, warn or origin"),
             ("=", "use codec, warn or origin"),
             ("origin=", "expected origin=VALUE"),

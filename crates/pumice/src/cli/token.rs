@@ -37,7 +37,7 @@ impl FromStr for Token {
             let (snapshot, offset) = (Uuid::parse_str(snapshot).ok()?, offset.parse().ok()?);
             Some(Self(Partial { snapshot, base, offset }))
         };
-        read().ok_or_else(|| "expected what `pumice receive --resume-token` prints".to_owned())
+        read().ok_or_else(|| "expected a token from `pumice receive --resume-token`".to_owned())
     }
 }
 

@@ -79,12 +79,12 @@ impl Wanted {
         };
         let known = |guid| {
             let found = all.iter().find(|info| info.guid == guid).cloned();
-            let what = || format!("there is no snapshot with identity {guid} any more");
+            let what = || format!("the snapshot with identity {guid} no longer exists");
             found.ok_or_else(|| missing(what()))
         };
         let snapshot = known(snapshot)?;
         if self.snapshot.as_ref().is_some_and(|name| *name != snapshot.name) {
-            let what = format!("the token is of snapshot {}", snapshot.name);
+            let what = format!("the token belongs to snapshot {}", snapshot.name);
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         Ok(Sending { snapshot, since: base.map(known).transpose()?, start: offset })
@@ -182,7 +182,7 @@ async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, bookmark: bool) -> Resu
     let disk = drive.view(&info.name, options).await?;
     // From here on the snapshot stays. Before, another one may have taken its name.
     if drive.snapshots().iter().all(|found| found.guid != info.guid) {
-        let what = format!("the snapshot {} is not there any more", info.name);
+        let what = format!("the snapshot {} no longer exists", info.name);
         return Err(Error::new(ErrorKind::NotFound, what));
     }
     Ok((disk, info))
@@ -238,9 +238,9 @@ mod tests {
             (find(None, None, None), "PATH@NAME"),
             (find(Some("c"), None, None), "no snapshot named c"),
             (find(Some("b"), Some("c"), None), "no snapshot named c"),
-            (find(Some("a"), None, Some(part(2, None))), "of snapshot b"),
-            (find(None, None, Some(part(3, None))), "any more"),
-            (find(None, None, Some(part(2, Some(3)))), "any more"),
+            (find(Some("a"), None, Some(part(2, None))), "belongs to snapshot b"),
+            (find(None, None, Some(part(3, None))), "no longer exists"),
+            (find(None, None, Some(part(2, Some(3)))), "no longer exists"),
         ] {
             let error = wrong.unwrap_err().to_string();
             assert!(error.contains(mention), "{error}");

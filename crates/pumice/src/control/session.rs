@@ -518,7 +518,7 @@ impl Link {
             match select(pin!(work), pin!(self.all.until_the_end())).await {
                 Either::Left((result, _)) => result,
                 Either::Right(_) => {
-                    let what = "its server has ended meanwhile: try again";
+                    let what = "its server has ended: try again";
                     Err(Error::new(ErrorKind::Interrupted, what))
                 }
             }

@@ -102,10 +102,10 @@ const COUNTERS: [Definition<u64>; 35] = [
     ("bucket_puts", "Writes of objects.", |drive| {
         drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.puts)
     }),
-    ("bucket_gets", "Reads of objects, and looks whether one exists.", |drive| {
+    ("bucket_gets", "Reads of objects, and checks whether one exists.", |drive| {
         drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.gets)
     }),
-    ("bucket_lists", "Lists of objects.", |drive| {
+    ("bucket_lists", "Listings of objects.", |drive| {
         drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.lists)
     }),
     ("bucket_deletes", "Deletions of objects.", |drive| {
@@ -168,7 +168,7 @@ const GAUGES: [Definition<f64>; 29] = [
     ("members", "Files or devices that hold the drive.", |drive| {
         drive.info.array.as_ref().map_or(1, |array| array.members.len()) as f64
     }),
-    ("members_online", "Files or devices that have everything.", |drive| {
+    ("members_online", "Files or devices that have all data.", |drive| {
         let is_online = |member: &&MemberInfo| member.state == MemberStatus::Online;
         let members = drive.info.array.as_ref().map(|array| array.members.iter());
         members.map_or(1, |members| members.filter(is_online).count()) as f64
@@ -176,7 +176,7 @@ const GAUGES: [Definition<f64>; 29] = [
     ("bucket_lag_seconds", "Age of the oldest change that the bucket lacks.", |drive| {
         drive.info.bucket.as_ref().map_or(0.0, |bucket| bucket.lag_ns as f64 / 1e9)
     }),
-    ("bucket_lag_bytes", "Bytes that are in the journal alone.", |drive| {
+    ("bucket_lag_bytes", "Bytes that are only in the journal.", |drive| {
         drive.info.bucket.as_ref().map_or(0.0, |bucket| bucket.lag_bytes as f64)
     }),
     ("bucket_stored_bytes", "Bytes of segments in the bucket.", |drive| {
@@ -189,7 +189,7 @@ const GAUGES: [Definition<f64>; 29] = [
     ),
     (
         "bucket_storage_cost_dollars_per_month",
-        "Price of a month of what is stored in the bucket now.",
+        "Monthly price of the current storage in the bucket.",
         |drive| drive.bucket_cost.map_or(0.0, |cost| cost.storage_usd_per_month),
     ),
     ("undurable_batches", "Batches not yet durable.", |drive| {
@@ -285,7 +285,7 @@ impl Metrics {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(value).encode(metric)?;
         }
-        let help = "When a certificate, or a list of revocations, ends; in seconds since 1970.";
+        let help = "Expiry of a certificate or list of revocations, in seconds since 1970.";
         let name = "certificate_expiry_timestamp_seconds";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (index, validity) in connections.validities.iter().enumerate() {

@@ -26,7 +26,7 @@ const KNOWN: [(&str, ErrorKind, &str); 11] = [
     (
         "InvalidToken",
         ErrorKind::PermissionDenied,
-        "the session token is none of this access key: set AWS_SESSION_TOKEN, or unset it",
+        "the session token does not belong to the access key: set AWS_SESSION_TOKEN, or unset it",
     ),
     (
         "InvalidAccessKeyId",
@@ -37,7 +37,7 @@ const KNOWN: [(&str, ErrorKind, &str); 11] = [
     (
         "SignatureDoesNotMatch",
         ErrorKind::PermissionDenied,
-        "the secret key is not that of the access key: check AWS_SECRET_ACCESS_KEY, or the profile",
+        "the secret key does not match the access key: check AWS_SECRET_ACCESS_KEY, or the profile",
     ),
     ("AccessDenied", ErrorKind::PermissionDenied, DENIED),
     (

@@ -221,8 +221,7 @@ impl Store for S3 {
                     let found = client.get(&path).await?;
                     let bytes = found.meta.size;
                     if bytes > OBJECT_BYTES_MAX {
-                        let source =
-                            format!("an object of {bytes} bytes is none of a drive").into();
+                        let source = format!("an object of {bytes} bytes is too large").into();
                         return Err(object_store::Error::Generic { store: "S3", source });
                     }
                     found.bytes().await?

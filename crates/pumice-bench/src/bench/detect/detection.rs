@@ -197,8 +197,7 @@ impl Detection {
         let mounted = fact("file system").map_or("", |(_, value)| value.as_str());
         if self.direct && mounted.starts_with("btrfs") {
             self.remarks.push(
-                "btrfs does not compress what is written around the page cache: look again \
-                 without --direct."
+                "btrfs does not compress direct writes: repeat the detection without --direct."
                     .into(),
             );
         }
@@ -207,8 +206,8 @@ impl Detection {
         };
         if uneven(&self.threshold, true) || uneven(&self.reach, false) {
             self.remarks.push(
-                "Savings of the threshold or unit go up and down: others may have been writing; \
-                 look again."
+                "The savings of the threshold or unit rise and fall: other programs may have been \
+                 writing; repeat the detection."
                     .into(),
             );
         }

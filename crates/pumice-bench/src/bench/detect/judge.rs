@@ -111,7 +111,7 @@ fn unusable(base: &[i64], span_bytes: u64) -> Option<String> {
     if least < LEAST_TAKEN {
         return Some(format!(
             "incompressible data seemed to take only {least:.2} of its bytes: this number does not \
-             follow what is written, or others free space at the same time"
+             follow the data written, or other programs free space at the same time"
         ));
     }
     if middle > MOST_TAKEN {

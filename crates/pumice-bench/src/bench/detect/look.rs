@@ -64,7 +64,7 @@ pub fn detect(
         return Err(Error::unsupported(what));
     }
     if let Location::Existing(_) = location {
-        return Err(Error::ReadOnly(format!("{location} is only read: detection writes to it")));
+        return Err(Error::ReadOnly(format!("{location} is read-only: detection writes to it")));
     }
     let facts = environment(location.path().as_deref());
     let (sources, mut remarks) = usage_sources(location);
@@ -119,7 +119,7 @@ pub fn detect(
 fn check_span(span_bytes: u64) -> Result<()> {
     if span_bytes < SPAN_BYTES_MIN || !span_bytes.is_multiple_of(RECORD_BYTES) {
         let [span, least] = [span_bytes, SPAN_BYTES_MIN].map(format_size_exact);
-        let what = format!("a span of {span}: give at least {least}, in steps of 256 KiB");
+        let what = format!("invalid span {span}: expected at least {least}, a multiple of 256 KiB");
         return Err(Error::invalid(what));
     }
     Ok(())

@@ -85,14 +85,14 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
                 let folder = Path::new("/sys/block").join(&name);
                 found.push(usage("zram's compr_data_size (mm_stat)".into(), Source::Zram(folder)));
                 remarks.push(format!(
-                    "{name} counts what the host writes, before it compresses: its counter of \
-                     bytes written is of no use, and there is no device below."
+                    "{name} counts the bytes of the host before it compresses them: its counter of \
+                     bytes written is not usable, and there is no device below."
                 ));
             }
             Some(name) if name.starts_with("loop") => {
                 remarks.push(format!(
-                    "{name} counts what the host writes: its own counter is of no use; what counts \
-                     is its file and the device below that."
+                    "{name} counts the bytes of the host: its own counter is not usable; its file \
+                     and the device below the file are measured."
                 ));
                 let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
                 let backing = PathBuf::from(backing.unwrap_or_default().trim_end());
@@ -105,8 +105,8 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
                 }
             }
             Some(name) => remarks.push(format!(
-                "{name} counts what the host sends to it, not what it stores: nothing that can be \
-                 read says how much space data takes inside of it."
+                "{name} counts the bytes that the host sends, not the bytes that it stores: no \
+                 readable number shows how much space the data takes inside it."
             )),
             None => {}
         },

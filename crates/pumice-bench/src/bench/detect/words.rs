@@ -16,10 +16,10 @@ pub(super) fn verdict(detection: &Detection) -> String {
     if matches!(detection.zeroes, Zeroes::Stored | Zeroes::Unknown)
         && judge::faster(&detection.speeds, |data| data == Data::Zeroes)
     {
-        text.push("They are faster than other data, which takes no compression.".into());
+        text.push("They are faster than other data, which does not require compression.".into());
     }
     if detection.stopped {
-        text.push("It was stopped before its end.".into());
+        text.push("The detection was interrupted.".into());
     }
     text.join(" ")
 }
@@ -35,8 +35,8 @@ fn answer(detection: &Detection) -> String {
         Answer::Both => format!("{target} compresses and deduplicates."),
         Answer::ShowsNone => format!(
             "{target} does not show any compression or deduplication: compressible and duplicate \
-             data takes its full space and is not faster than incompressible data. What a device \
-             does inside without becoming faster stays unseen."
+             data takes its full space and is not faster than incompressible data. Compression \
+             inside a device that does not make it faster cannot be detected."
         ),
         Answer::CannotTell => cannot_tell(detection),
     }
@@ -46,9 +46,9 @@ fn cannot_tell(detection: &Detection) -> String {
     let target = &detection.target;
     let perhaps = |what: &str| {
         format!(
-            "It is unclear whether {target} {what}: perhaps, because such data is faster than \
-             incompressible data by more than chance explains, but no number that can be read \
-             shows that it takes less space, and other causes are possible."
+            "It is unclear whether {target} {what}: such data is significantly faster than \
+             incompressible data, but no readable number shows that it takes less space, and there \
+             may be other causes."
         )
     };
     if judge::faster(&detection.speeds, judge::is_compressible) {
@@ -90,9 +90,9 @@ fn threshold(detection: &Detection) -> Option<String> {
     Some(match sweep.limit {
         Some(limit) => match tried.filter(|value| *value < limit).reduce(f64::max) {
             Some(below) => {
-                format!("Space is saved from data that can save {limit} %; at {below} % it is not.")
+                format!("Data that can save {limit} % takes less space; at {below} % it does not.")
             }
-            None => format!("Space is saved from {limit} % on, the smallest saving tested."),
+            None => format!("Data that can save {limit} %, the least tested, takes less space."),
         },
         None => "No single step of the threshold sweep saved space.".into(),
     })
@@ -104,19 +104,19 @@ fn reach(detection: &Detection) -> Option<String> {
     let size = |bytes: f64| format_size(bytes as u64);
     Some(match sweep.limit {
         None => {
-            "Repeats are not even saved 2 KiB apart: it compresses units of less than 4 KiB, or \
-                 bytes only and no repeats."
+            "Repeats save no space even 2 KiB apart: it compresses units of less than 4 KiB, or \
+             encodes single bytes but no repeats."
                 .into()
         }
         Some(limit) if limit >= farthest => format!(
-            "Repeats are saved {} apart, the farthest that was tried: it compresses {} or more as \
-             one.",
+            "Repeats save space {} apart, the largest distance tested: it compresses units of {} \
+             or more.",
             size(limit),
             size(limit * 2.0)
         ),
         Some(limit) => format!(
-            "Repeats are saved up to {} apart and not at {}: it compresses units of {}, or its \
-             codec looks back no farther.",
+            "Repeats save space up to {} apart, but not {} apart: it compresses units of {}, or \
+             the window of its codec ends there.",
             size(limit),
             size(limit * 2.0),
             size(limit * 2.0)
@@ -141,8 +141,8 @@ impl Detection {
         let mut document = Document::new(format!("Compression of {}", self.target), &*self.verdict);
         let space = document.section("Space");
         space.paragraph(
-            "Bytes by which each number grew when the same amount of each kind of data was \
-             written: median of the runs, and the share saved against incompressible data.",
+            "Growth of each number, in bytes, after equal amounts of each kind of data were \
+             written: median of the runs, and the share saved compared with incompressible data.",
         );
         for account in &self.accounts {
             space.block(account_table(account));
@@ -155,8 +155,8 @@ impl Detection {
         }
         let speed = document.section("Speed");
         speed.paragraph(
-            "Means of the runs against those of incompressible data. Alone it is never more than a \
-             hint; it counts if it is significant and faster by more than 10 %.",
+            "Means of the runs, compared with incompressible data. Speed alone is only a hint; a \
+             difference counts if it is significant and above 10 %.",
         );
         speed.block(self.speed_table());
         for (heading, name, sweep) in [

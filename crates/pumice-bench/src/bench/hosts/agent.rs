@@ -45,7 +45,7 @@ pub fn serve(
         match agent.orders.recv() {
             Ok(Order::Clocks) => agent.say(&Report::Clocks(Clocks::now()))?,
             Ok(Order::Prepare(task)) => break *task,
-            Ok(Order::Go { .. }) => return Err(Error::invalid("told to go before any task")),
+            Ok(Order::Go { .. }) => return Err(Error::invalid("a start message before any task")),
             Err(_) => return Ok(()),
         }
     };

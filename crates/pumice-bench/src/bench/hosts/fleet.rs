@@ -226,7 +226,7 @@ impl<'a> Fleet<'a> {
                     results[index].runs.push(run);
                 }
             } else if !runs.is_empty() {
-                return Err(Error::invalid("some hosts ran what others did not"));
+                return Err(Error::invalid("some hosts made runs that others did not make"));
             }
             match at {
                 At::Ended => return Ok(End::Complete),
@@ -257,7 +257,7 @@ impl<'a> Fleet<'a> {
         }
         let first = at[0].flatten();
         if let Some(index) = at.iter().position(|other| other.flatten() != first) {
-            let what = "it is not where the others are: are all of one version?";
+            let what = "it is out of step with the others: install the same version on all hosts";
             return Err(Error::host(&self.hosts[index].named.name, what));
         }
         let at = first.map_or(At::Ended, At::Waiting);
@@ -282,8 +282,8 @@ impl<'a> Fleet<'a> {
             };
             if protocol != PROTOCOL {
                 let what = format!(
-                    "it runs {tool}, which takes part in another way than pumice {}: install the \
-                     same version",
+                    "it runs {tool}, which is not compatible with pumice {}: install the same \
+                     version",
                     env!("CARGO_PKG_VERSION")
                 );
                 return Err(Error::host(&self.hosts[index].named.name, what));

@@ -95,7 +95,7 @@ pub(super) fn run(plan: &Plan, hosts: &[Named], runs: &[Own]) -> Result<RunResul
         };
         let cell = |run: &RunResult| (run.round, run.test, run.level, run.place);
         if cell(all) != cell(run) {
-            return wrong("it ran something else than the others");
+            return wrong("its run differs from the runs of the others");
         }
         all.sample.join(&run.sample, hosts.len() as u32);
         all.processor_share = all.processor_share.max(run.processor_share);

@@ -286,7 +286,7 @@ fn a_host_that_fails_ends_all_and_is_named() {
                 let tool = "pumice 9.9".to_owned();
                 write(output, &Report::Hello { protocol: 99, tool }).unwrap();
             },
-            "bad: it runs pumice 9.9, which takes part in another way",
+            "bad: it runs pumice 9.9, which is not compatible with",
         ),
         (
             |orders, output| {

@@ -106,9 +106,9 @@ impl Output {
             |one: &Direction| !one.clat_ns.bins.is_empty() || !one.lat_ns.bins.is_empty();
         let mut directions = self.jobs.iter().flat_map(|job| [&job.read, &job.write, &job.trim]);
         let about = if directions.any(has_bins) {
-            "Measured by fio; latencies are those of its bins."
+            "Measured by fio; latencies are rounded to its bins."
         } else {
-            "Measured by fio; its latencies are in json+ only (--output-format=json+)."
+            "Measured by fio, without latencies: they require --output-format=json+."
         };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let options = self.options.iter().map(|(name, value)| (format!("fio {name}"), text(value)));

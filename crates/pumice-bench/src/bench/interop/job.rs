@@ -18,12 +18,12 @@ pub fn fio_job(plan: &Plan, target: &str) -> String {
         job.push('\n');
     };
     line("; A plan of pumice bench, as far as fio supports it.");
-    line("; fio has no rounds: run this file as often as the plan, and append each output of");
-    line(&format!("; --output-format=json+ to one file. The plan has {} rounds.", plan.runs));
-    line("; Latencies are those of the requests; data is generated before them, as in the plan.");
+    line("; fio has no rounds: run this file once for each round of the plan and append each");
+    line(&format!("; --output-format=json+ output to a file. The plan has {} rounds.", plan.runs));
+    line("; Latencies exclude the generation of data, as in the plan.");
     if plan.fills || plan.precondition > 0 {
         line("; Before tests that read, the plan writes the level's data: write it with a job of");
-        line("; your own, or reads return what the previous job wrote.");
+        line("; your own, or reads return the data of the previous job.");
     }
     line("");
     line("[global]");
@@ -60,7 +60,7 @@ fn section(name: &str, test: &Test, level: &Level, warm_up_seconds: f64) -> Stri
     let name: String = name.chars().map(|c| if "[]\n\r".contains(c) { ' ' } else { c }).collect();
     let mut job = String::new();
     if !workload.mix.is_empty() {
-        return format!("; [{name}]: a mix of several kinds of requests has no job here\n");
+        return format!("; [{name}]: a mix of several kinds of requests is not supported\n");
     }
     let Some(direction) = direction(workload) else {
         return format!("; [{name}]: fio has no {}\n", workload.operation.name());
@@ -93,7 +93,7 @@ fn is_random(operation: Operation) -> bool {
 }
 
 /// Precedes operations that use the C library's buffer.
-const NO_STDIO: &str = "; fio has no buffer of 4096 bytes between as fwrite and fread do.\n";
+const NO_STDIO: &str = "; fio has no buffer of 4096 bytes, unlike fwrite and fread.\n";
 
 /// Returns the options of the operation, with a comment on differences; `None` if fio does not
 /// support it.
@@ -112,7 +112,7 @@ fn direction(workload: &Workload) -> Option<String> {
             format!("; fio leaves the last record out.\nrw=read:-{}", 2 * record)
         }
         Operation::StrideRead => format!(
-            "; fio reads every {}th record once and leaves those between them out.\nrw=read:{}",
+            "; fio reads every {}th record once and skips the records in between.\nrw=read:{}",
             workload.stride_records(),
             (workload.stride_records() - 1) * record
         ),
@@ -157,7 +157,7 @@ fn pattern(pattern: Pattern) -> String {
         Pattern::Uniform | Pattern::Once => String::new(),
         Pattern::HotCold => "random_distribution=zoned:80/20:20/80\n".to_owned(),
         Pattern::Zipf(1.0) => {
-            "; fio cannot do an exponent of 1.\nrandom_distribution=zipf:1.001\n".to_owned()
+            "; fio does not support an exponent of 1.\nrandom_distribution=zipf:1.001\n".to_owned()
         }
         Pattern::Zipf(theta) => format!("random_distribution=zipf:{theta}\n"),
     }
@@ -187,9 +187,8 @@ fn data(level: &Level) -> String {
             if kind != "exact" {
                 text += &format!("; fio has no data of the kind '{}'.\n", value(&level.kind));
             }
-            text +=
-                "; fio makes that share of every 4 KiB of zeroes; what a codec saves of it is\n";
-            text += "; less or more, by codec and chunk. pumice payload measures it.\n";
+            text += "; fio fills this share of every 4 KiB with zeroes; the saving of a codec is\n";
+            text += "; less or more, depending on codec and chunk. pumice payload measures it.\n";
             text += &format!("buffer_compress_percentage={percent:.0}\n");
             text += "buffer_compress_chunk=4096\n";
         }

@@ -58,8 +58,8 @@ pub fn read(path: &Path) -> Result<Vec<Results>> {
     Ok(vec![results])
 }
 
-const EXPECTED: &str = "neither results of pumice bench, nor fio's --output-format=json or json+, \
-                        nor what IOzone prints";
+const EXPECTED: &str = "unknown format: expected results of pumice bench, fio's \
+                        --output-format=json or json+, or output of IOzone";
 
 fn wrong(path: &Path, what: impl std::fmt::Display) -> Error {
     Error::invalid(format!("{}: {what}", path.display()))
@@ -112,8 +112,8 @@ mod tests {
         drop(Writer::create(&path, std::slice::from_ref(&ours.header)).expect("written"));
         assert_eq!(read(&path).expect("ours"), [Results { runs: Vec::new(), ..ours }]);
         for (bytes, wanted) in [
-            (&b""[..], "nor what IOzone prints"),
-            (b"\x7fELF\0\0", "nor what IOzone prints"),
+            (&b""[..], "or output of IOzone"),
+            (b"\x7fELF\0\0", "or output of IOzone"),
             (b"{\"a\":1}\n", "not a result of pumice bench"),
         ] {
             let error = read_bytes(bytes).expect_err("none of these").chain();

@@ -12,7 +12,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut columns = ["test", "level", "unit"].map(Column::left).to_vec();
     columns.push(Column::right(format!("best of {runs}")));
     columns.extend(["mean", "95 % from", "95 % to", "best / mean"].map(Column::right));
-    columns.push(Column::right("least latency").with_unit("µs"));
+    columns.push(Column::right("min latency").with_unit("µs"));
     let mut table = Table::with_columns(columns);
     let named = |cell: &Cell<'_>, best: Option<(Number, f64)>| {
         let (Some((best, share)), Some(summary)) = (best, cell.summary) else { return Vec::new() };
@@ -38,9 +38,9 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     }
     if let Some(table) = super::filled(table) {
         section.paragraph(
-            "Tools that report the best of several runs would show the first of these numbers, \
-             and the least mean latency of a run. The mean of all runs does not depend on \
-             one lucky run.",
+            "Tools that report the best of several runs would show the first of these numbers, and \
+             the lowest mean latency of a run. The mean of all runs does not depend on one lucky \
+             run.",
         );
         section.block(table);
     }

@@ -49,7 +49,7 @@ impl<'a> Cells<'a> {
         let windows: Vec<_> = (0..levels).map(|level| results.window(level)).collect();
         for test in &plan.tests {
             for (level, window) in plan.levels.iter().zip(&windows) {
-                let mut every = runs.next().expect("as many as tests by levels");
+                let mut every = runs.next().expect("a list for each test and level");
                 every.sort_by_key(|run| run.round);
                 let mut runs = every.clone();
                 runs.retain(|run| window.contains(&run.round));

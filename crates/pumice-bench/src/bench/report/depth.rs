@@ -82,8 +82,8 @@ pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
         }
     }
     if !section.blocks.is_empty() {
-        let what = "Tests that differ in nothing but the number of requests in flight. Error bars \
-                    are one standard deviation to either side.";
+        let what = "Tests that differ only in the number of requests in flight. Error bars are one \
+                    standard deviation to either side.";
         section.blocks.insert(0, pumice_report::Block::Paragraph(what.into()));
     }
     section

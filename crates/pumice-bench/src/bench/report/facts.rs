@@ -11,7 +11,7 @@ use pumice_report::{self as document, Column, Number, Section, Table};
 
 /// Returns a section with the saving of each level's data, in all three quantities.
 pub(super) fn payloads(cells: &Cells<'_>) -> Section {
-    let mut section = super::section("What the data saves");
+    let mut section = super::section("Compressibility of the data");
     let mut table = Table::with_columns(vec![
         Column::left("level"),
         Column::left("codec"),
@@ -36,8 +36,9 @@ pub(super) fn payloads(cells: &Cells<'_>) -> Section {
     }
     if let Some(table) = super::filled(table) {
         section.paragraph(
-            "Measured before the first run, in chunks that are compressed on their own; what does \
-             not shrink is stored as it is. Headers and rounding of a drive are not counted.",
+            "Measured before the first run, in chunks that are compressed independently; chunks \
+             that do not shrink are stored uncompressed. Headers and rounding of a drive are not \
+             counted.",
         );
         section.block(table);
     }
@@ -81,8 +82,8 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
     }
     if let Some(table) = super::filled(table) {
         section.paragraph(
-            "Sums over the runs. The device counts everything that reaches it: also metadata of \
-             file systems, other programs, and later write-back of a cache.",
+            "Sums over the runs. The device counts everything that reaches it, including file \
+             system metadata, other programs and later write-back of a cache.",
         );
         section.block(table);
     }
@@ -123,7 +124,7 @@ type Gauge = (&'static str, &'static str, u8, fn(&MachineLoad) -> Option<f64>);
 const GAUGES: [Gauge; 6] = [
     ("used by others", "processors", 2, |load| Some(load.others_processors)),
     ("taken by the hypervisor", "processors", 2, |load| Some(load.stolen_processors)),
-    ("some program waited for one", "%", 1, |load| Some(load.processor_pressure? * 100.0)),
+    ("processor pressure", "%", 1, |load| Some(load.processor_pressure? * 100.0)),
     ("frequency", "MHz", 0, |load| load.processor_mhz),
     ("temperature of the processor", "°C", 0, |load| load.processor_celsius),
     ("temperature of the drive", "°C", 0, |load| load.device_celsius),
@@ -157,8 +158,7 @@ pub(super) fn machine(cells: &Cells<'_>) -> Section {
     }
     if let Some(table) = super::filled(table) {
         section.paragraph(
-            "Others are all programs but the bench, the threads of the kernel, and the server of \
-             the target.",
+            "Others are all programs except the bench, kernel threads, and the target's server.",
         );
         section.block(table);
     }

@@ -91,8 +91,8 @@ fn trends(cells: &Cells<'_>, section: &mut Section) {
         };
         any = true;
         section.warning(format!(
-            "{} got {word} from round to round (rank correlation {:.2}, p {:.3}): its mean \
-             depends on how many rounds there were.",
+            "{} got {word} from round to round (rank correlation {:.2}, p {:.3}): its mean depends \
+             on the number of rounds.",
             cell.name(),
             trend.rho,
             trend.p
@@ -144,7 +144,7 @@ fn outliers(cells: &Cells<'_>, section: &mut Section) {
         cells.iter().filter(|cell| !of_cell(cell).is_empty()).map(Cell::name).collect();
     if apart.len() > OUTLIERS_MAX {
         section.note(format!(
-            "in {} of {} cells a round stands apart from the others: {}. They are kept.",
+            "in {} of {} cells a round is an outlier: {}. They are kept.",
             apart.len(),
             cells.iter().count(),
             listed(&apart)
@@ -156,7 +156,7 @@ fn outliers(cells: &Cells<'_>, section: &mut Section) {
             let value = Number::significant(outlier.value, 4).with_unit(cell.test.unit.name());
             let side = if outlier.score > 0.0 { "above" } else { "below" };
             section.note(format!(
-                "{}: round {} stands apart with {value}, {} robust deviations {side} the median. \
+                "{}: round {} is an outlier with {value}, {} robust deviations {side} the median. \
                  It is kept.",
                 cell.name(),
                 cell.runs[outlier.index].round.saturating_add(1),

@@ -71,8 +71,7 @@ fn by_level(cells: &[Cells<'_>], names: &[String], test: usize, unit: Unit) -> B
 /// Returns target, machine, device and begin of each result, a row for each.
 fn measured(all: &[Results], names: &[String]) -> Table {
     let columns = ["result", "target", "host", "system", "device", "begun"];
-    let mut table =
-        Table::with_columns(columns.map(Column::left).to_vec()).titled("What was measured");
+    let mut table = Table::with_columns(columns.map(Column::left).to_vec()).titled("Targets");
     for (results, name) in all.iter().zip(names) {
         let header = &results.header;
         let fact = |name: &str| header.fact(name).unwrap_or_default();

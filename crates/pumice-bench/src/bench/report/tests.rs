@@ -45,7 +45,7 @@ fn every_section_is_there_with_its_numbers() {
         "Latency",
         "Timeline",
         "Consistency",
-        "What the data saves",
+        "Compressibility of the data",
         "Bytes at the device",
         "Environment",
     ];
@@ -69,7 +69,7 @@ fn every_section_is_there_with_its_numbers() {
     let words: Vec<&str> = row.split_whitespace().skip(5).collect();
     assert_eq!(words[..4], ["10000", "109.0", "100.0", "100.0"], "{latency}");
     assert!(latency.contains("1000"));
-    let saves = text_of(&document, "What the data saves");
+    let saves = text_of(&document, "Compressibility of the data");
     for number in ["75.0", "0.250", "4.00"] {
         assert!(saves.contains(number), "{saves}");
     }
@@ -99,13 +99,13 @@ fn warnings_are_joined_and_findings_named() {
         "in 20 of 40 runs: the processor was busy (sequential write, 98 % saved; sequential write",
         "in 1 of 40 runs: a stall (random write, 98 % saved)",
         "Warning: in 40 of 40 runs: a loop device Warning",
-        "sequential write, 98 % saved: round 2 stands apart with 400.0 MB/s",
+        "sequential write, 98 % saved: round 2 is an outlier with 400.0 MB/s",
     ] {
         assert!(joined.contains(wanted), "no {wanted:?} in {joined}");
     }
     assert!(!joined.contains("round to round"), "{joined}");
     let short = summary(&results).to_text();
-    assert!(short.contains("a loop device") && short.contains("stands apart"));
+    assert!(short.contains("a loop device") && short.contains("is an outlier"));
     results.runs.truncate(38);
     let text = text_of(&document(&[results]), "Read this first");
     assert!(text.contains("not all of the 10 planned runs were made: fewer of random write, 98 %"));
@@ -284,8 +284,7 @@ fn many_outliers_are_one_note() {
     }
     let text = text_of(&document(&[results]), "Read this first");
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let wanted =
-        "in 6 of 16 cells a round stands apart from the others: test 0, 98 % saved; test 1";
+    let wanted = "in 6 of 16 cells a round is an outlier: test 0, 98 % saved; test 1";
     assert!(joined.contains(wanted) && !joined.contains("robust deviations"), "{joined}");
 }
 

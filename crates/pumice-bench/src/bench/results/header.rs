@@ -162,7 +162,7 @@ fn facts(location: &Location) -> Result<Vec<(String, String)>> {
                 facts.extend(environment::drive(&drive_info(path, is_read)?));
             }
             if is_read {
-                let fact = "read as it is; nothing was written".to_owned();
+                let fact = "read without changes; nothing was written".to_owned();
                 facts.push(("target's data".to_owned(), fact));
             }
             facts

@@ -256,7 +256,7 @@ impl Location {
         let occupied = fs::metadata(&path).map_or(0, |metadata| metadata.len());
         if occupied > 0 {
             return Err(Error::AlreadyExists(format!(
-                "{} holds {occupied} bytes that would be overwritten: name another file, or say \
+                "{} holds {occupied} bytes that would be overwritten: specify another file, or use \
                  --destroy-data",
                 path.display()
             )));

@@ -116,7 +116,7 @@ fn mistakes_about_faults_are_named() {
     {
         let error = PlannedFault::parse(text).unwrap_err().to_string();
         let words =
-            format!("'{text}' is no fault: expected die:NUMBER, block:NUMBER or page:NUMBER");
+            format!("'{text}' is not a fault: expected die:NUMBER, block:NUMBER or page:NUMBER");
         assert!(error.starts_with(&words), "{error}");
     }
     let options = ForecastOptions {

@@ -39,8 +39,8 @@ impl Data {
         };
         if writes && saved_percent.is_some() && chunk != Some(4096) {
             notes.push(
-                "fio makes that share of every buffer_compress_chunk of zeroes; here a codec saves \
-                 it of every 4 KiB"
+                "fio fills this share of every buffer_compress_chunk with zeroes; here a codec \
+                 saves this share of every 4 KiB"
                     .into(),
             );
         }

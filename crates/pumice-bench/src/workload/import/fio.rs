@@ -124,7 +124,7 @@ pub(super) fn kinds(
         for (bytes, percent) in list {
             let product = percent * share;
             if !product.is_multiple_of(100) {
-                return Err(format!("{percent} % of {share} % is not a whole number of per cent"));
+                return Err(format!("{percent} % of {share} % is not a whole percentage"));
             }
             kinds.push(Kind { bytes, share_percent: product / 100, reads_percent: of });
         }
@@ -145,7 +145,7 @@ fn shares(text: &str) -> Result<Vec<(u64, u32)>, String> {
     let open = sizes.iter().filter(|(_, share)| share.is_none()).count() as u32;
     let rest = 100u32.checked_sub(given).ok_or_else(|| wrong(format!("{given} % in all")))?;
     if (open == 0 && rest > 0) || (open > 0 && !rest.is_multiple_of(open)) {
-        return Err(wrong(format!("{rest} % are left: expected shares of 100 % in all")));
+        return Err(wrong(format!("{rest} % are left: expected shares that add up to 100 %")));
     }
     Ok(sizes
         .into_iter()

@@ -81,7 +81,7 @@ pub(super) fn import(text: &str) -> Result<Imported, String> {
     preset.insert("test".into(), tests.into());
     if config.workers > 1 {
         let workers = config.workers;
-        notes.push(format!("{workers} workers are one thread; --threads {workers} has as many"));
+        notes.push(format!("{workers} workers are one thread; --threads {workers} runs as many"));
     }
     let data = "writes have random bytes; --kind byte:0x5a repeats one, as old versions do";
     let notes = Notes { requests: notes, measuring: vec![data.into()] };

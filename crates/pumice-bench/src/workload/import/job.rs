@@ -198,7 +198,7 @@ impl Job {
             [] => {}
             ref left => {
                 let left = left.join(", ");
-                return Err(format!("not supported: {left}; remove what you can do without"));
+                return Err(format!("not supported: {left}; remove these options if possible"));
             }
         }
         Ok(Self { test, data, writes, direct, is_warm, ramp_seconds, waits, target, has_size })
@@ -345,7 +345,7 @@ fn depth(options: &mut Options<'_>, direct: bool, notes: &mut Notes) -> Result<u
     let waits = SYNCHRONOUS.contains(&engine) || (engine == "libaio" && !direct);
     if waits && depth > 1 {
         let why = if engine == "libaio" { " without direct=1" } else { "" };
-        let what = format!("iodepth={depth} is 1, as it is to fio with ioengine={engine}{why}");
+        let what = format!("iodepth={depth} becomes 1, as in fio with ioengine={engine}{why}");
         notes.requests.push(what);
         return Ok(1);
     }

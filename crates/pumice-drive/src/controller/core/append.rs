@@ -240,7 +240,7 @@ impl Core {
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
     pub(crate) fn move_frame(&mut self, moved: &Move<'_>) -> Result<Attempt> {
-        assert!(!moved.frames.is_empty(), "what is live of a frame becomes a frame");
+        assert!(!moved.frames.is_empty(), "the live blocks of a frame become a frame");
         let bytes: usize = moved.frames.iter().map(MovedFrame::record_bytes).sum();
         assert!(bytes <= moved.room_bytes, "frames that move fit the room that they ask for");
         if !self.make_room(moved.room_bytes, Purpose::Moved)? {
@@ -481,7 +481,7 @@ impl Core {
             });
             index += source.blocks;
         }
-        assert_eq!(index, place.blocks, "the sources of a moved frame are those of its blocks");
+        assert_eq!(index, place.blocks, "the sources of a moved frame match its blocks");
         let carried = place.charged_bytes().saturating_sub(live_bytes);
         if live_bytes > 0 {
             // Blocks that are dead already stay as long as the rest.

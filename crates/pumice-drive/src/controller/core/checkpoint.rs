@@ -208,7 +208,7 @@ impl Core {
         self.seal_all();
         assert!(
             !Stream::ALL.into_iter().any(|stream| self.log.is_open(stream)),
-            "a checkpoint is of a moment between batches"
+            "a checkpoint is taken between batches"
         );
         let action = match action {
             CheckpointAction::RollBack(disk, _) => {
@@ -354,7 +354,7 @@ impl Core {
         compressor: &mut Compressor,
     ) -> Result<Option<MetaRecord>> {
         self.check_turn();
-        assert!(root.watermark <= self.log.sealed_seq(), "a root is of what was sealed");
+        assert!(root.watermark <= self.log.sealed_seq(), "a root covers only sealed batches");
         // Making room may open another segment.
         root.opened_segments.clone_from(&self.checkpoints.opened_segments);
         let one_more = OpenedSegment { segment: SegmentId(0), generation: 0, stream: Stream::Meta };
@@ -388,7 +388,7 @@ impl Core {
         self.check_turn();
         let checkpointed = root.watermark;
         assert!(checkpointed >= self.checkpoints.checkpointed(), "a checkpoint never moves back");
-        assert!(checkpointed <= self.log.durable_seq(), "a checkpoint is of what is durable");
+        assert!(checkpointed <= self.log.durable_seq(), "a checkpoint covers only durable batches");
         assert!(!lists.is_empty(), "a checkpoint has a root");
         let superseded = self.forwards.end_checkpoint();
         self.end_change(named, &lists);

@@ -105,13 +105,13 @@ impl Core {
         check_clone_path(&clone.path)?;
         if self.is_rekeying {
             // Data that the clone needs would stay under the earlier key.
-            let what = "the key of the drive is being replaced: wait until that has ended";
+            let what = "the key of the drive is being replaced: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         let kept = self.snapshots.kept();
         let all = kept.iter().map(|kept| kept.entry.clones.len()).sum::<usize>();
         if all >= CLONES_MAX {
-            let what = format!("the drive has {all} clones, the most it can: flatten some");
+            let what = format!("the drive has {all} clones, the maximum: flatten some");
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
         let Some(kept) = kept.iter().find(|kept| kept.entry.watermark == of) else { return Ok(()) };

@@ -216,7 +216,7 @@ impl Core {
     fn host_is_ahead(&self) -> bool {
         let sealed = self.log.tail(Stream::Host).map_or(0, |tail| tail.used);
         let filled = self.log.filled(Stream::Host).unwrap_or(sealed);
-        let open = filled.checked_sub(sealed).expect("an open batch follows what is sealed");
+        let open = filled.checked_sub(sealed).expect("an open batch follows the sealed batches");
         self.collector.credit <= i64::from(open)
     }
 

@@ -192,7 +192,7 @@ impl Core {
                 drive = %self.superblock.uuid,
                 occupied_bytes = occupied.bytes,
                 live_bytes = occupied.live_bytes,
-                "the host is quiet: giving back what is dead"
+                "the host is idle: freeing dead space"
             );
             self.compaction.job = Some(self.new_job(percent, Some(changes)));
         }
@@ -210,8 +210,7 @@ impl Core {
     /// `Busy` if a compaction, a resize or a change of the key is under way.
     pub(crate) fn begin_compaction(&mut self, percent: u32) -> Result<()> {
         if self.is_resizing || self.is_rekeying || self.compaction.is_asked {
-            let what = "the drive is being resized, compacted or given another key: wait until \
-                        that has ended";
+            let what = "the drive is being resized, compacted or rekeyed: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.compaction.is_asked = true;

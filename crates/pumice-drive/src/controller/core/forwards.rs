@@ -333,7 +333,7 @@ impl Forwards {
         self.leads.range(first..=last).map(|&Lead { from, .. }| {
             let table = self.tables.get(&from.0);
             let entry = table.and_then(|table| table.entries.get(&from.1));
-            (from, *entry.expect("what leads somewhere is an entry"))
+            (from, *entry.expect("every lead belongs to an entry"))
         })
     }
 

@@ -170,7 +170,7 @@ impl Core {
                 drive = %self.superblock.uuid,
                 "{used_percent:.1} % of the {} is in use, above the warning threshold of \
                  {threshold} %: trim what is not needed, or {}",
-                if self.has_low_room() { "space that there is" } else { "capacity" },
+                if self.has_low_room() { "available space" } else { "capacity" },
                 self.makes_room()
             );
         }

@@ -82,7 +82,7 @@ impl Core {
 
     /// Makes this the map of a bookmark, through which nothing is read.
     pub(crate) fn be_bookmark(&mut self) {
-        assert!(self.is_view, "a bookmark is no disk of a host");
+        assert!(self.is_view, "a bookmark is not a host's disk");
         self.is_bookmark = true;
     }
 

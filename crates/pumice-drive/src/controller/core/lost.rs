@@ -128,7 +128,7 @@ impl Core {
             return false;
         }
         let live_bytes = self.space.live_bytes_of(segment);
-        tracing::warn!(%segment, live_bytes, "what a lost leaf mapped is forgotten");
+        tracing::warn!(%segment, live_bytes, "forgetting the blocks of a lost leaf");
         self.space.forget_live(segment, self.log.sealed_seq());
         true
     }

@@ -118,7 +118,7 @@ impl Core {
                 drive = %self.superblock.uuid,
                 left_bytes = left,
                 "room on the file system that holds the drive is {}",
-                if self.room.is_low { "low: the drive goes by it" } else { "no longer low" }
+                if self.room.is_low { "low: it limits the drive now" } else { "no longer low" }
             );
             self.wake(Wakes::WARMER);
         }

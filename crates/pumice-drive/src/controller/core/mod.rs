@@ -344,8 +344,8 @@ impl Core {
     #[inline]
     fn check_invariants(&self) {
         let durable = self.log.durable_seq();
-        assert!(self.checkpoints.checkpointed() <= durable, "a checkpoint is of what is durable");
-        assert!(self.superblock.watermark <= durable, "a superblock calls durable what is durable");
+        assert!(self.checkpoints.checkpointed() <= durable, "the checkpoint is durable");
+        assert!(self.superblock.watermark <= durable, "the superblock's watermark is durable");
         assert!(self.superblock_slot <= 1, "a medium has two superblock slots");
         assert!(
             self.is_resizing || self.space.segment_count() == self.superblock.segment_count,
@@ -673,8 +673,8 @@ impl Core {
             tracing::warn!(
                 drive = %self.superblock.uuid,
                 error = %error.chain(),
-                "the medium is full: writes are refused, and what was written is kept in memory, \
-                 until the file system that holds the drive has space again"
+                "the medium is full: writes are refused and unwritten data stays in memory until \
+                 the file system that holds the drive has space again"
             );
         }
     }

@@ -17,8 +17,7 @@ impl Core {
     /// if snapshots prevent it.
     pub(crate) fn begin_rekey(&mut self) -> Result<()> {
         if self.is_resizing || self.is_rekeying || self.is_being_compacted() {
-            let what = "the drive is being resized, compacted or given another key: wait until \
-                        that has ended";
+            let what = "the drive is being resized, compacted or rekeyed: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.check_snapshots_to_rekey()?;
@@ -28,7 +27,7 @@ impl Core {
 
     /// Ends the replacement begun by [`Core::begin_rekey`], complete or not.
     pub(crate) fn end_rekey(&mut self) {
-        assert!(self.is_rekeying, "what ends was begun");
+        assert!(self.is_rekeying, "a replacement ends after it begins");
         self.is_rekeying = false;
         self.space.expire(0);
         self.space_was_freed();

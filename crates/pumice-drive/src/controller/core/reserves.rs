@@ -32,7 +32,8 @@ pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;
 pub(crate) const SEGMENTS_MIN: u32 = 11;
 const _: () = assert!(
     SEGMENTS_MIN as usize > 2 * Stream::COUNT + RESERVED_SEGMENTS as usize,
-    "the smallest drive has two segments for each stream beside the reserves, and a spare one"
+    "the smallest drive has two segments for each stream in addition to the reserves, and a spare \
+     one"
 );
 
 /// Returns the bytes of records that a segment is assumed to hold: headers, padding and parity of

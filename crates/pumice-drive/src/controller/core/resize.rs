@@ -27,7 +27,7 @@ impl Core {
     /// `Busy` if a resize or a change of the key is under way.
     pub(crate) fn begin_resize(&mut self) -> Result<()> {
         if self.is_resizing || self.is_rekeying {
-            let what = "the drive is being resized or given another key: wait until that has ended";
+            let what = "the drive is being resized or rekeyed: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.is_resizing = true;

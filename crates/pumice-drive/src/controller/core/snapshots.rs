@@ -341,7 +341,7 @@ impl Core {
         self.check_writable(0, 0)?;
         self.check_new_snapshot(name)?;
         if self.is_resizing {
-            let what = "the drive is being resized: take the snapshot when that has ended";
+            let what = "the drive is being resized: take the snapshot afterwards";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.snapshots.creating += 1;
@@ -362,13 +362,13 @@ impl Core {
 
     fn check_new_snapshot(&self, name: &str) -> Result<()> {
         if self.snapshots.find(name).is_some() {
-            let what = format!("there is a snapshot named {name} already");
+            let what = format!("a snapshot named {name} exists already");
             return Err(Error::new(ErrorKind::AlreadyExists, what));
         }
         let bitmap_bytes = self.space.segment_count() as usize / 8;
         let count = self.snapshots.kept.len();
         if count >= SNAPSHOTS_MAX || (count + 1) * bitmap_bytes > RETAINED_BYTES_MAX {
-            let what = format!("the drive has {count} snapshots, the most it can: delete some");
+            let what = format!("the drive has {count} snapshots, the maximum: delete some");
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
         Ok(())
@@ -448,8 +448,8 @@ impl Core {
             CheckpointAction::Create { new, while_held } => {
                 self.check_new_snapshot(&new.name)?;
                 if *while_held && !self.snapshots.holds_changes_for(new.guid) {
-                    let what = "the snapshot was to be of the moment at which the host's writes \
-                                were held, and they no longer are: take it again";
+                    let what = "the host's writes are no longer held, as this snapshot requires: \
+                                take it again";
                     return Err(Error::new(ErrorKind::Busy, what));
                 }
                 if self.space.free_count() < self.segments_for_snapshot() {
@@ -578,7 +578,7 @@ impl Core {
             }
             live_bytes += u64::from(entry.live_bytes);
             retained.insert(segment);
-            assert!(self.space.retain(segment), "what is live is in segments in use");
+            assert!(self.space.retain(segment), "live data lies in segments in use");
             self.space.hold_live(segment);
         }
         let entry = Snapshot {

@@ -80,7 +80,7 @@ impl Drive {
     /// `NotFound` if it is not open.
     pub(in super::super) fn opened_origin(&self) -> Result<&Rc<Self>> {
         self.origin.get().ok_or_else(|| {
-            let what = "the block is that of the clone's origin, which is not open";
+            let what = "the block belongs to the clone's origin, which is not open";
             Error::new(ErrorKind::NotFound, what)
         })
     }
@@ -108,12 +108,12 @@ impl Drive {
     /// `InvalidInput` if `origin` is not the snapshot that the clone was made from.
     pub fn set_origin(&self, origin: Rc<Self>) -> Result<()> {
         let wrong = |what| Error::new(ErrorKind::InvalidInput, what);
-        let wanted = self.origin().ok_or_else(|| wrong("the drive is no clone"))?;
+        let wanted = self.origin().ok_or_else(|| wrong("the drive is not a clone"))?;
         let found = origin.core().superblock().clone();
         let blocks = found.size_bytes / BLOCK_BYTES as u64;
         let is_it = found.uuid == wanted.drive && found.watermark == wanted.watermark;
         if !is_it || !origin.is_read_only() || blocks < wanted.blocks {
-            return Err(wrong("that is not the snapshot that the clone was made from"));
+            return Err(wrong("this is not the snapshot from which the clone was created"));
         }
         let _ = self.origin.set(origin);
         Ok(())
@@ -186,7 +186,7 @@ impl Drive {
         let (snapshot, forwards) = found.await?;
         // Otherwise nothing keeps the needed frames at the places in these tables.
         if snapshot.clones.iter().all(|listed| listed.drive != clone) {
-            let what = format!("its snapshot {} does not list the clone any more", snapshot.name);
+            let what = format!("its snapshot {} no longer lists the clone", snapshot.name);
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let options = OpenOptions { read_ahead_bytes: 0, ..options };

@@ -133,7 +133,7 @@ impl Drive {
                 segment = %place.segment,
                 offset = place.offset,
                 copies,
-                "a damaged copy of a record was overwritten with what is right"
+                "a damaged copy of a record was overwritten with an intact one"
             ),
             Err(error) => tracing::warn!(
                 segment = %place.segment,

@@ -59,7 +59,7 @@ impl Drive {
             drop(turn);
             self.clock.sleep_ns(RETRY_NS).await;
         }
-        Err(Error::new(ErrorKind::Busy, "garbage collection does not come to rest"))
+        Err(Error::new(ErrorKind::Busy, "garbage collection does not become idle"))
     }
 
     /// Returns a value that changes whenever a segment's live bytes do.

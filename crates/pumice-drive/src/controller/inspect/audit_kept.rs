@@ -67,7 +67,7 @@ impl Drive {
                 Err(error) => found = error.chain(),
             }
         }
-        Err(Error::new(ErrorKind::Busy, format!("what snapshots hold changes too fast: {found}")))
+        Err(Error::new(ErrorKind::Busy, format!("data of snapshots changes too fast: {found}")))
     }
 
     /// Returns the places of the newest checkpoint's forwarding tables, for tests that damage them.
@@ -205,7 +205,7 @@ fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
             let wrong = if !kept.named.contains(place.segment) {
                 Some("the snapshot's bitmap does not have the segment that its map names")
             } else if to == place && core.forwards().has(named, place.offset) {
-                Some("the place has an entry, and not for the snapshot")
+                Some("the place has an entry that is not for the snapshot")
             } else if is_over(core, of) {
                 Some("that use of the segment is over")
             } else if !kept.retained.contains(to.segment) {
@@ -240,7 +240,7 @@ fn check_set(core: &Core, kept: &Kept) -> Result<()> {
     match named.chain(copies).find(|&segment| !kept.retained.contains(segment)) {
         None => Ok(()),
         Some(segment) => {
-            Err(broken(&kept.entry, "what it retains", &format!("segment {segment} is missing")))
+            Err(broken(&kept.entry, "its segments", &format!("segment {segment} is missing")))
         }
     }
 }
@@ -260,7 +260,7 @@ fn check_entries(core: &Core) -> Result<()> {
         };
         let SegmentUse { segment, generation } = copied.to;
         let what = format!("use {generation} of segment {segment} at {} {why}", copied.offset);
-        return Err(broken(&kept.entry, "where an entry leads", &what));
+        return Err(broken(&kept.entry, "the target of an entry", &what));
     }
     Ok(())
 }
@@ -309,7 +309,7 @@ fn check_neighbors(core: &Core, audited: &Audited) -> Result<()> {
 fn check_record(bytes: &[u8], address: RecordAddress, cipher: &Cipher) -> Result<()> {
     let record = Record::decode_with(bytes, address, cipher)?;
     let Record::Data { payload_checksum, .. } = record else {
-        return Err(Error::new(ErrorKind::Corrupt, "a record is no frame"));
+        return Err(Error::new(ErrorKind::Corrupt, "a record is not a frame"));
     };
     let payload = bytes.get(record.header_bytes() as usize..record.record_bytes() as usize);
     check_payload(payload.unwrap_or_default(), payload_checksum, address)

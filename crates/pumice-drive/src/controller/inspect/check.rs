@@ -251,7 +251,7 @@ impl CheckReport {
         for member in members {
             if before.contains(&member.copy) && !present.contains(&member.copy) {
                 let why = member.error.map(|why| format!(": {why}")).unwrap_or_default();
-                let what = format!("{} was left out, and not all of it checked{why}", member.path);
+                let what = format!("{} was left out during the check{why}", member.path);
                 self.add(&Error::new(ErrorKind::Medium, what), None);
             }
         }

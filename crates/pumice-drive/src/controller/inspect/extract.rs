@@ -84,7 +84,7 @@ impl<'a> Extract<'a> {
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         Some(match self.advance().await? {
             Step::Data { offset, len } => {
-                let bytes = self.buffer.get(..len).expect("what was read fits in the buffer");
+                let bytes = self.buffer.get(..len).expect("the data read fits in the buffer");
                 Extracted::Data { offset, bytes }
             }
             Step::Fill { offset, len, byte } => Extracted::Fill { offset, len, byte },

@@ -37,7 +37,7 @@ const SIZES: [usize; 9] = [
 ];
 const _: () = assert!(
     SIZES[0].is_multiple_of(ALIGNMENT) && WIDENING_BYTES.is_multiple_of(ALIGNMENT),
-    "the capacity of a kept buffer says which size it has"
+    "the capacity of a kept buffer implies its size"
 );
 
 /// Bytes of buffers that are kept: more than the reads of a deep queue take.

@@ -88,7 +88,7 @@ pub(crate) const fn closing_bytes(stream: Stream) -> u32 {
 
 /// [`BATCH_ALIGNMENT`] in the width of offsets within a segment.
 pub(crate) const UNIT: u32 = 4096;
-const _: () = assert!(UNIT as usize == BATCH_ALIGNMENT, "the unit of offsets is that of batches");
+const _: () = assert!(UNIT as usize == BATCH_ALIGNMENT, "offsets and batches have the same unit");
 
 /// [`SEGMENT_HEADER_BYTES`] in the width of offsets within a segment.
 pub(crate) const FIRST_BATCH_OFFSET: u32 = 4096;
@@ -524,7 +524,7 @@ impl Log {
         while let Some(count) = self.written_together() {
             let is_durable = self.sealed.iter().take(count).all(|sealed| sealed.is_durable);
             for _ in 0..count {
-                let first = self.sealed.pop_front().expect("as many are written");
+                let first = self.sealed.pop_front().expect("the first batches are written");
                 assert_eq!(first.end.seq.0, self.written.seq.0 + 1, "batches are written in order");
                 self.written = first.end;
                 self.free_buffer(first.buffer, &mut spare);
@@ -767,8 +767,8 @@ impl Log {
     #[inline]
     fn check_invariants(&self) {
         let durable = self.watermark.durable();
-        assert!(durable.seq <= self.written.seq, "what is durable is written");
-        assert!(self.written.seq <= self.chain.seq, "what is written is sealed");
+        assert!(durable.seq <= self.written.seq, "the durable batches are written");
+        assert!(self.written.seq <= self.chain.seq, "the written batches are sealed");
         assert_eq!(
             self.chain.seq.0 - self.written.seq.0,
             self.sealed.len() as u64,

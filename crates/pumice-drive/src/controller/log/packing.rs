@@ -45,7 +45,7 @@ const _: () = assert!(
             + ATOMIC_WRITE_BYTES
             + ATOMIC_WRITE_BYTES / BLOCK_BYTES * (RECORD_HEADER_BYTES + SEAL_BYTES)
             + BATCH_ALIGNMENT,
-    "a batch holds an atomic write, whatever its content"
+    "a batch holds any atomic write"
 );
 const _: () = assert!(BATCH_LIMIT <= BATCH_BYTES_MAX, "every reader can hold a batch");
 

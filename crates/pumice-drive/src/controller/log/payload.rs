@@ -31,7 +31,7 @@ impl<'a> Stored<'a> {
     ) -> Result<Self> {
         let wrong = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
         let Record::Data { lba, lba_count, encoding: number, .. } = *record else {
-            return Err(wrong("a record is no frame"));
+            return Err(wrong("a record is not a frame"));
         };
         let unknown = || wrong("a frame has an unknown encoding");
         let encoding = Encoding::from_u8(number & !SEALED).ok_or_else(unknown)?;
@@ -44,7 +44,7 @@ impl<'a> Stored<'a> {
             });
         }
         if is_sealed && bytes.len() < SEAL_BYTES {
-            return Err(wrong("an encrypted frame is cut off"));
+            return Err(wrong("an encrypted frame is truncated"));
         }
         let blocks = u8::try_from(lba_count).map_err(|_| unknown())?;
         let seal = is_sealed.then(|| (Binding::frame(lba, blocks, number), generation));

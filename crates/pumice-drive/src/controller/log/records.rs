@@ -95,8 +95,8 @@ impl<'a> Iterator for Records<'a> {
         let place = RecordAddress { generation, segment, offset };
         let found = Record::decode_with(self.rest, place, self.cipher).and_then(|record| {
             let split = self.rest.split_at_checked(record.record_bytes() as usize);
-            let (bytes, later) = split.ok_or_else(|| wrong("a record is cut off", place))?;
-            assert!(later.len() < self.rest.len(), "each record takes the batch a step on");
+            let (bytes, later) = split.ok_or_else(|| wrong("a record is truncated", place))?;
+            assert!(later.len() < self.rest.len(), "each record advances the batch");
             self.rest = later;
             Ok(Found { record, place, bytes })
         });

@@ -315,7 +315,7 @@ impl<'a> Walk<'a> {
         lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
     ) -> Result<Option<Step>> {
         if self.seq.0 >= SEQ_END {
-            let what = "the log has a batch with a number that no drive reaches";
+            let what = "the log has a batch with an impossibly high number";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let mut damaged = None;
@@ -577,7 +577,7 @@ impl<'a> Walk<'a> {
         if self.watermark >= seq {
             return Ok(true);
         }
-        assert!(seq > self.seq, "only what follows the walk's last batch is in doubt");
+        assert!(seq > self.seq, "only batches after the walk's last are in doubt");
         self.is_proven(seq, lowest_empty).await
     }
 

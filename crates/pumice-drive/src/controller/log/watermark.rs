@@ -85,7 +85,7 @@ impl Watermark {
     /// Moves the watermark over durable appends up to `written`, if no plain append is left among
     /// them.
     fn advance(&mut self, written: ChainEnd) {
-        assert!(written.seq >= self.durable.seq, "what is durable is written");
+        assert!(written.seq >= self.durable.seq, "durable batches are written");
         if self.plain_written <= self.durable.seq && !self.has_failed {
             self.durable = written;
         }

@@ -147,7 +147,7 @@ impl<'a> Window<'a> {
         assert!(offset.is_multiple_of(UNIT) && len.is_multiple_of(UNIT), "reads are whole units");
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.segment_bytes),
-            "what is read lies within its segment"
+            "a read lies within its segment"
         );
         let from = match self.held {
             Some((held, from)) if held == segment && (from..=self.end(from)).contains(&offset) => {
@@ -176,7 +176,7 @@ impl<'a> Window<'a> {
 
     /// Returns `len` bytes at `offset` of the segment; the window begins at `from`.
     fn part(&self, from: u32, offset: u32, len: u32) -> &[u8] {
-        let at = offset.checked_sub(from).expect("a window begins before what it shows");
+        let at = offset.checked_sub(from).expect("a window begins before its part");
         let part = self.bytes.get(at as usize..).and_then(|bytes| bytes.get(..len as usize));
         part.expect("a window holds all that was read")
     }
@@ -243,7 +243,7 @@ impl<'a> Window<'a> {
             kept.copy_from_slice(&self.bytes);
             self.bytes = longer;
         }
-        assert!(self.bytes.capacity() >= len, "a window has room for what it reads");
+        assert!(self.bytes.capacity() >= len, "a window has room for its reads");
     }
 
     async fn load(&mut self, segment: SegmentId, offset: u32, len: u32) {
@@ -274,7 +274,7 @@ impl<'a> Window<'a> {
             }
             self.load_parts(segment, offset, len).await;
         }
-        assert!(self.bytes.len() >= len as usize, "a window holds what was asked for");
+        assert!(self.bytes.len() >= len as usize, "a window holds the requested bytes");
         self.held = Some((segment, offset));
     }
 
@@ -291,7 +291,7 @@ impl<'a> Window<'a> {
                 continue;
             }
             let target = self.bytes.get_mut(part);
-            target.expect("the bytes are as long as was asked for").copy_from_slice(&bytes);
+            target.expect("the bytes have the requested length").copy_from_slice(&bytes);
         }
     }
 
@@ -307,7 +307,7 @@ impl<'a> Window<'a> {
             let part = unit.min(range.end - at);
             let read = self.read_unit(segment, offset + len_u32(at), part).await;
             let target = self.bytes.get_mut(at..at + part);
-            let target = target.expect("the bytes are as long as was asked for");
+            let target = target.expect("the bytes have the requested length");
             match read {
                 Ok(bytes) => target.copy_from_slice(&bytes),
                 Err(error) => {

@@ -280,7 +280,7 @@ impl Drive {
         assert_eq!(
             places.len(),
             entries.len().div_ceil(LIST_BYTES / list.entry_bytes),
-            "a list has as many pieces as recovery looks for"
+            "a list has the number of pieces that recovery expects"
         );
         Ok(places)
     }

@@ -162,7 +162,7 @@ impl Drive {
 }
 
 fn no_clone() -> Error {
-    Error::new(ErrorKind::InvalidInput, "the drive is no clone: it reads from no other")
+    Error::new(ErrorKind::InvalidInput, "the drive is not a clone: it reads from no other")
 }
 
 const _: () = assert!(COPIED_BLOCKS <= LEAF_BLOCKS as u64, "a copy lies in one or two leaves");

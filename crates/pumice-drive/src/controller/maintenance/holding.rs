@@ -93,7 +93,8 @@ impl Maps<'_> {
                         tracing::warn!(
                             snapshot = snapshot.name,
                             error = %error.chain(),
-                            "cannot read the map of a snapshot: what it may name is kept"
+                            "cannot read the map of a snapshot: keeping every frame that it may \
+                             name"
                         );
                         return vec![true; frames.len()];
                     }

@@ -217,8 +217,8 @@ impl<'a> Mover<'a> {
                             tracing::warn!(
                                 segment = %found.place.segment,
                                 %lba,
-                                "a frame that the medium cannot read is given up: what cannot be \
-                                 verified without it is lost"
+                                "giving up an unreadable frame: blocks that cannot be verified \
+                                 without it are lost"
                             );
                             None
                         }
@@ -362,7 +362,7 @@ impl<'a> Mover<'a> {
     /// Returns compressed bytes of the target.
     pub(super) fn encoded(&self, from: usize, len: usize) -> &[u8] {
         let encoded = self.target.get(from..).and_then(|bytes| bytes.get(..len));
-        encoded.expect("what was compressed lies in the target")
+        encoded.expect("the compressed bytes lie in the target")
     }
 
     /// Encodes the live blocks of a frame for its next place.
@@ -696,7 +696,7 @@ pub(super) fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source>
     if at < blocks {
         marked.push(Source { birth: SeqNo(0), blocks: blocks - at, ..place });
     }
-    assert_eq!(blocks_of(&marked), u64::from(blocks), "sources that are marked stay as many");
+    assert_eq!(blocks_of(&marked), u64::from(blocks), "marking keeps the number of sources");
     marked
 }
 

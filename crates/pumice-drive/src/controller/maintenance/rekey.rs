@@ -77,11 +77,11 @@ impl Drive {
             (None, true) => area.since,
             (Some(_), true) => {
                 return Err(invalid(
-                    "an earlier key is still in use: finish what was begun first, without a new \
+                    "an earlier key is still in use: finish its replacement first, without a new \
                      key",
                 ));
             }
-            (None, false) => return Err(invalid("the drive has a single key: nothing was begun")),
+            (None, false) => return Err(invalid("the drive has a single key: nothing to finish")),
         };
         self.with_core(|core| core.enter_key(since));
         let segments = self.core().space().used_before(since);

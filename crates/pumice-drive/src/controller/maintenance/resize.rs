@@ -81,7 +81,7 @@ impl Drive {
     /// drive is then unchanged and in use; after `Medium` or `Poisoned` it takes no writes.
     pub async fn resize(&self, wanted: Resize) -> Result<Resized> {
         let grows = wanted.size_bytes.is_some_and(|bytes| bytes > self.size_bytes());
-        let what = "the disk holds a part of a snapshot, and has its size: until the rest is \
+        let what = "the disk holds a part of a snapshot, whose size is fixed: until the rest is \
                     received, only the capacity can change";
         ensure(!grows || self.partial().is_none(), ErrorKind::InvalidInput, what)?;
         self.resize_even_a_part(wanted).await
@@ -141,8 +141,8 @@ impl Drive {
         }
         let segment_bytes = u64::from(target.segment_bytes);
         let what = format!(
-            "a capacity of {} is too small: the drive holds {live_bytes} live bytes{} and keeps \
-             {} in reserve, so it needs {} ({}) or more; or trim what is not needed",
+            "a capacity of {} is too small: the drive holds {live_bytes} live bytes{} and keeps {} \
+             in reserve, so it needs {} ({}) or more; or trim unneeded data",
             format_size(geometry(target).capacity_bytes()),
             match held_bytes {
                 0 => String::new(),
@@ -237,8 +237,8 @@ fn target(before: &Superblock, wanted: &Resize) -> Result<Superblock> {
     if let Some(size_bytes) = wanted.size_bytes {
         if size_bytes < before.size_bytes {
             return Err(invalid(format!(
-                "the size cannot be made smaller than {} ({} bytes), for what the host has at its \
-                 end would be lost: copy it to a new drive of that size instead",
+                "the size cannot shrink below {} ({} bytes), because data at the end of the disk \
+                 would be lost: copy the disk to a new drive instead",
                 format_size(before.size_bytes),
                 before.size_bytes
             )));

@@ -189,7 +189,7 @@ impl Drive {
             let generation = disk.space.generation(from.segment);
             let (to, generation) = forwards.resolve(from, generation);
             if space.is_free(to.segment) || space.generation(to.segment) != generation {
-                let what = "a snapshot names a frame that is nowhere";
+                let what = "a snapshot names a frame that does not exist";
                 return Err(Error::new(ErrorKind::Corrupt, what).in_segment(from.segment));
             }
             if to != from {

@@ -183,7 +183,7 @@ impl Drive {
         }
         if let Some(damage) = info.damage {
             let what =
-                format!("the snapshot {name} is damaged, and no use as a bookmark: {damage}");
+                format!("the snapshot {name} is damaged and cannot become a bookmark: {damage}");
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         self.edit(Edit::Bookmark(SeqNo(info.sequence))).await?;

@@ -189,7 +189,7 @@ impl Directory {
         let after = entries.memory_bytes();
         let entry_bytes = (self.entry_bytes + after).checked_sub(before);
         self.entry_bytes = entry_bytes.expect("the entries of a page are counted");
-        debug_assert_eq!(self.held(leaf), held, "what is known about a leaf reads back");
+        debug_assert_eq!(self.held(leaf), held, "the entry of a leaf reads back");
     }
 
     /// Returns a page, if it exists and is one of the drive's.

@@ -31,7 +31,7 @@ struct Run {
 }
 
 const _: () =
-    assert!(size_of::<Run>() == LEAF_RUN_BYTES, "a run takes in memory what it takes on a medium");
+    assert!(size_of::<Run>() == LEAF_RUN_BYTES, "a run has one size in memory and on a medium");
 
 const HOLE: u32 = 0;
 const FILL: u32 = 1;

@@ -129,7 +129,7 @@ impl Slab {
 
     /// Puts a leaf into a slot, clean and just used.
     pub(super) fn insert(&mut self, leaf: u64, content: Leaf, entry: DirectoryEntry) -> u32 {
-        assert_ne!(leaf, NO_LEAF, "the number that marks free slots is no leaf's");
+        assert_ne!(leaf, NO_LEAF, "the number that marks free slots belongs to no leaf");
         content.check_invariants();
         let number = self.free.pop().unwrap_or_else(|| {
             let empty = Slot {

@@ -29,7 +29,7 @@ pub(super) struct FrameTable {
     pub(super) table: BlockTable,
 }
 
-const _: () = assert!(size_of::<FrameTable>() == 60, "what ARCHITECTURE.md says of memory");
+const _: () = assert!(size_of::<FrameTable>() == 60, "ARCHITECTURE.md states this size");
 
 impl FrameTable {
     /// Returns the table of a frame that begins at block `start`, to which `live` blocks map;

@@ -43,7 +43,7 @@ impl L2p {
                 && range.end <= blocks / u64::from(LEAF_BLOCKS)
                 && !matches!(range.mapping, Mapping::Frame { .. });
             if !possible {
-                return Err(corrupt("a checkpoint has impossible dropped ranges"));
+                return Err(corrupt("a checkpoint has invalid dropped ranges"));
             }
             map.dropped.insert(range.start, range.end, range.mapping);
             end = range.end;
@@ -61,14 +61,14 @@ impl L2p {
         let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
         let first = u64::from(restored.page) * PAGE_LEAVES;
         if first >= self.leaf_count || self.directory.page(restored.page).is_some() {
-            return Err(corrupt("a checkpoint has an impossible directory page"));
+            return Err(corrupt("a checkpoint has an invalid directory page"));
         }
         for (leaf, packed) in (first..).zip(restored.entries.iter()) {
             let entry = DirectoryEntry::unpack(*packed);
             let entry =
                 entry.filter(|entry| leaf < self.leaf_count || *entry == DirectoryEntry::Hole);
             let Some(entry) = entry else {
-                return Err(corrupt("a directory page of a checkpoint has an impossible entry"));
+                return Err(corrupt("a directory page of a checkpoint has an invalid entry"));
             };
             if leaf < self.leaf_count {
                 self.directory.set(leaf, Held::Entry(entry));

@@ -59,7 +59,7 @@ impl Drive {
     /// As [`Drive::flush`].
     pub(crate) async fn flush_log(&self) -> Result<()> {
         let target = self.core().log().sealed_seq();
-        assert!(target >= self.core().log().durable_seq(), "what is durable was sealed");
+        assert!(target >= self.core().log().durable_seq(), "durable batches are sealed");
         self.flush_to(|_| Some(target), OnFull::Wait).await
     }
 

@@ -107,7 +107,7 @@ impl Piece {
 
     /// Returns the wanted part of the decoded frame.
     fn part_wanted<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame.get(self.wanted.clone()).expect("what is wanted of a frame lies in it")
+        frame.get(self.wanted.clone()).expect("the wanted part of a frame lies in it")
     }
 
     /// Returns the part of `out` for the piece; `out` begins at the host buffer's byte `out_at`.
@@ -225,7 +225,7 @@ impl Drive {
         };
         let run_bytes = blocks.saturating_mul(block) - skip as u64;
         let len = len_usize(run_bytes.min(out.len() as u64));
-        assert!(len > 0, "each piece takes a read a step on");
+        assert!(len > 0, "each piece advances the read");
         let (out, _) = out.split_at_mut(len);
         let (place, index) = match mapping {
             Mapping::Hole => {
@@ -531,7 +531,7 @@ pub(super) fn check_frame<'a>(
     };
     let header = Record::decode_with(record, place, cipher)?;
     let Record::Data { lba, lba_count, payload_checksum, .. } = header else {
-        return Err(wrong("the map names a record that is no frame"));
+        return Err(wrong("the map names a record that is not a frame"));
     };
     if lba.0 + u64::from(piece.index) != piece.lba.0
         || lba_count != u16::from(piece.place.blocks)
@@ -540,7 +540,7 @@ pub(super) fn check_frame<'a>(
         return Err(wrong("a frame is not the one that the map names"));
     }
     let payload = record.get(header.header_bytes() as usize..piece.place.record_bytes as usize);
-    let payload = payload.ok_or_else(|| wrong("a frame is cut off"))?;
+    let payload = payload.ok_or_else(|| wrong("a frame is truncated"))?;
     check_payload(payload, payload_checksum, place)?;
     let stored = Stored::of_frame(&header, payload, generation, cipher);
     stored.map_err(|error| error.in_segment(segment).at_offset(u64::from(place.offset)))

@@ -174,7 +174,7 @@ impl Drive {
             match self.ahead.with_record(id, &piece.place, decode) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    tracing::debug!(error = %error.chain(), "cannot use what was read ahead");
+                    tracing::debug!(error = %error.chain(), "cannot use data that was read ahead");
                     return false;
                 }
                 None => return false,

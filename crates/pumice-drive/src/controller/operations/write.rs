@@ -58,7 +58,7 @@ impl Drive {
         let mut rest = data;
         while !rest.is_empty() {
             let (piece, later) = rest.split_at(piece_bytes(at, rest.len()));
-            assert!(!piece.is_empty(), "each piece takes a write a step on");
+            assert!(!piece.is_empty(), "each piece advances the write");
             self.write_piece(at, piece).await?;
             at += piece.len() as u64;
             rest = later;

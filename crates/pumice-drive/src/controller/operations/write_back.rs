@@ -123,7 +123,7 @@ impl Drive {
         // and their watermarks may be older than the durable end of the log.
         let is_unconfirmed = is_idle(&self.core()) && self.core().log().is_unconfirmed();
         if is_unconfirmed && let Err(error) = self.flush_log().await {
-            tracing::debug!(error = %error.chain(), "cannot make durable what follows a flush");
+            tracing::debug!(error = %error.chain(), "cannot make batches after a flush durable");
         }
         let vouches = self.with_core(|core| is_idle(core) && core.vouch());
         if vouches && let Err(error) = self.flush_log().await {

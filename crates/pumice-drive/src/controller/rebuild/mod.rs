@@ -399,8 +399,8 @@ async fn last_rollback(medium: &dyn AnyMedium, identity: &Identity, survey: &Sur
 }
 
 fn over_a_rollback() -> Problem {
-    let what = "the disk was rolled back to a snapshot, and what is left does not show that: \
-                blocks may hold what was written before";
+    let what = "the disk was rolled back to a snapshot, and the remaining log does not show that: \
+                blocks may hold data from before the rollback";
     Problem { what: what.to_owned(), segment: None, lba: None, lba_count: None }
 }
 

@@ -83,7 +83,7 @@ impl Survey {
             survey.segments.is_sorted_by(|used, next| used.segment < next.segment),
             "segments are surveyed once each, in order"
         );
-        assert!(survey.end >= watermark, "what was durable belongs to the log");
+        assert!(survey.end >= watermark, "durable batches belong to the log");
         survey.roots = roots.into_iter().map(|(header, place)| (header.seq, place)).collect();
         survey
     }
@@ -182,8 +182,8 @@ impl Survey {
             for found in records(medium.cipher(), &header, body) {
                 let Ok(found) = found else {
                     let what = format!(
-                        "a record of batch {} is damaged: which blocks it and the records \
-                         after it held is unknown, and what is recovered of them may be older",
+                        "a record of batch {} is damaged: the blocks of this record and the \
+                         records after it are unknown, and their recovered content may be older",
                         header.seq
                     );
                     self.add_problem(Some(segment), what);
@@ -199,8 +199,8 @@ impl Survey {
         }
         if scan.skipped_bytes > 0 {
             let what = format!(
-                "{} bytes with no whole batch header: which blocks they held is unknown, and what \
-                 is recovered of them may be older",
+                "{} bytes without an intact batch header: their blocks are unknown, and the \
+                 recovered content of those blocks may be older",
                 scan.skipped_bytes
             );
             self.add_problem(Some(segment), what);

@@ -35,7 +35,7 @@ pub(crate) async fn make_equal(
 ) -> Result<()> {
     for batch in batches {
         let Some(bytes) = read_whole(medium, segment_bytes, batch).await else {
-            let what = "a batch of the log can be read no more: try again";
+            let what = "a batch of the log can no longer be read: try again";
             let error = Error::new(ErrorKind::Medium, what);
             return Err(error.in_segment(batch.segment).at_offset(batch.offset.into()));
         };

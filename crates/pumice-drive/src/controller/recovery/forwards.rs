@@ -35,7 +35,7 @@ impl Reader<'_> {
             let read = self.read(Wanted::at(place, generation, MetaKind::Forwards, 0)).await;
             match read.and_then(|read| ForwardPiece::decode(&read.raw, &limits)) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    tracing::warn!(error = %error.chain(), "a table of what was moved is damaged");
+                    tracing::warn!(error = %error.chain(), "a forwarding table is damaged");
                     Ok((place, None))
                 }
                 read => Ok::<_, Error>((place, Some(read?))),
@@ -59,7 +59,7 @@ impl Reader<'_> {
             }
             // It is unknown which of them is right.
             Err(error) => {
-                tracing::warn!(error = %error.chain(), "no table of what was moved is used");
+                tracing::warn!(error = %error.chain(), "no forwarding table is used");
                 let mut forwards = Forwards::default();
                 forwards.set_lost(root.forward_lists.clone(), newest);
                 Ok(forwards)

@@ -140,7 +140,7 @@ impl KeptMap {
                     tracing::warn!(
                         leaf,
                         error = %error.chain(),
-                        "cannot read a leaf of a snapshot: what it may name is kept"
+                        "cannot read a leaf of a snapshot: keeping every frame that it may name"
                     );
                 }
             }

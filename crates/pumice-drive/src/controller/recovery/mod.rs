@@ -266,7 +266,7 @@ fn warn_of_cut(walk_end: &WalkEnd, superblock: &Superblock) {
         bytes,
         unreadable_bytes,
         reason,
-        "the log was cut at its torn tail: nothing shows that what follows was durable"
+        "the log was cut at its torn tail: nothing shows that the batches after it were durable"
     );
 }
 

@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         let wanted = Wanted { place: address, record_bytes, kind: MetaKind::Root, number: 0 };
         let longest = meta_bytes_max(META_RAW_BYTES_MAX, self.medium.cipher().seal_bytes());
         if record_bytes as usize > longest {
-            let what = "the superblock names a checkpoint of an impossible length";
+            let what = "the superblock names a checkpoint of an invalid length";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let metadata = self.read(wanted).await?;
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
         if is_possible && root.tails.iter().flatten().all(is_tail) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root has impossible counts"))
+        Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root has invalid counts"))
     }
 
     /// Reads a record; returns its payload, decoded.
@@ -359,7 +359,7 @@ impl<'a> Reader<'a> {
         root: &Root,
         generation: &dyn Fn(&MetadataAddress) -> u64,
     ) -> Result<Vec<RestoredPage>> {
-        let wrong = || Error::new(ErrorKind::Corrupt, "a checkpoint's page list is impossible");
+        let wrong = || Error::new(ErrorKind::Corrupt, "a checkpoint's page list is invalid");
         let list = self.list(&root.page_lists, MetaKind::PageList, generation).await?;
         if list.len() != root.page_count as usize * PAGE_ENTRY_BYTES {
             return Err(wrong());

@@ -43,7 +43,7 @@ impl Reader<'_> {
             let named = of_kept.named(&entry, &place, space).await.and_then(|named| {
                 let corrupt = |what| Error::new(ErrorKind::Corrupt, what);
                 if moved.may_lack(&entry) {
-                    return Err(corrupt("a table of what was moved is damaged"));
+                    return Err(corrupt("a forwarding table is damaged"));
                 }
                 let is_lost = |segment: SegmentId| {
                     space.is_free(segment) && !moved.is_emptied(segment, watermark)
@@ -60,7 +60,7 @@ impl Reader<'_> {
                     tracing::warn!(
                         snapshot = entry.name,
                         error = %error.chain(),
-                        "a snapshot is damaged: it holds on to everything until it is deleted"
+                        "a snapshot is damaged: it retains all segments until it is deleted"
                     );
                     let may_need = |segment: &SegmentId| {
                         !entry.is_bookmark || space.stream(*segment) == Stream::Meta
@@ -85,7 +85,7 @@ impl Reader<'_> {
         let entries = decode_snapshots(&list)?;
         let is_newest = entries.last().is_some_and(|entry| entry.root.is_none());
         if is_newest && root.retained_lists.is_empty() {
-            let what = "a checkpoint is listed as a snapshot and does not say what it needs";
+            let what = "a checkpoint is listed as a snapshot, but has no list of retained segments";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         Ok(entries)
@@ -102,7 +102,7 @@ impl Reader<'_> {
         let root = self.any_root(place).await?;
         let is_it = root.watermark == entry.watermark && root.size_bytes == entry.size_bytes;
         if !is_it || root.retained_lists.is_empty() {
-            return Err(wrong("the root of a snapshot is another one"));
+            return Err(wrong("the root of a snapshot belongs to another one"));
         }
         // The record may have been moved, and the segment may be in another use.
         let generation = |place: &MetadataAddress| {
@@ -111,7 +111,7 @@ impl Reader<'_> {
         };
         let bits = self.list(&root.retained_lists, MetaKind::Retained, &generation).await?;
         let set = SegmentSet::decode(&bits, root.segment_count);
-        let mut set = set.ok_or_else(|| wrong("the bitmap of a snapshot is impossible"))?;
+        let mut set = set.ok_or_else(|| wrong("the bitmap of a snapshot is invalid"))?;
         set.insert(place.address.segment);
         for piece in root.lists() {
             set.insert(piece.segment);

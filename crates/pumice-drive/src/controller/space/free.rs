@@ -58,7 +58,7 @@ impl Space {
         let Some(room) = self.room else { return self.free_count };
         let kept = self.count_free_of(&self.warm) + self.count_free_of(&self.held);
         let cold = self.free_count.checked_sub(kept);
-        kept + cold.expect("what is kept counts as free").min(room)
+        kept + cold.expect("kept segments count as free").min(room)
     }
 
     /// Returns the number of segments below the end that are in use, or free and with room for
@@ -104,7 +104,7 @@ impl Space {
             return self.count_free_of(&self.warm);
         }
         let available = self.free_count.checked_sub(self.count_free_of(&self.held));
-        available.expect("what is held counts as free")
+        available.expect("held segments count as free")
     }
 
     /// Returns whether a free segment was not discarded.
@@ -157,7 +157,7 @@ impl Space {
 
     /// Reverts [`Space::hold_free`].
     pub(crate) fn end_hold(&mut self, segment: SegmentId) {
-        assert!(self.entry(segment).state == State::Free, "what is held stays free");
+        assert!(self.entry(segment).state == State::Free, "a held segment stays free");
         assert!(self.held.contains(&segment), "segment {segment} was held");
         self.held.retain(|&held| held != segment);
     }

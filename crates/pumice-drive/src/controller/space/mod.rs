@@ -380,7 +380,7 @@ impl Space {
         };
         let is_same = (target.generation, target.stream) == (entry.generation, entry.stream);
         if target.state != State::Free && !(is_open && is_same) {
-            let what = "a checkpoint says two things about a segment";
+            let what = "a checkpoint contradicts itself about a segment";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
         assert_eq!(target.live_bytes, 0, "the table is restored before anything is live");
@@ -753,7 +753,7 @@ impl Space {
         debug_assert_eq!(
             self.live_bytes,
             self.segments.iter().map(|segment| u64::from(segment.live_bytes)).sum::<u64>(),
-            "live bytes of the segments add up to those of the drive"
+            "live bytes of the segments add up to the drive's"
         );
         debug_assert_eq!(self.sums, self.sum_up(), "retained segments add up");
         debug_assert!(

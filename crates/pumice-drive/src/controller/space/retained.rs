@@ -85,7 +85,7 @@ impl RetainedSums {
     }
 
     fn remove(&mut self, entry: &Segment) {
-        let less = |sum: u64, by: u64| sum.checked_sub(by).expect("what is taken off was added");
+        let less = |sum: u64, by: u64| sum.checked_sub(by).expect("subtracted bytes were added");
         if entry.retained.count == 0 {
             return;
         }

@@ -125,7 +125,7 @@ fn assert_read(images: &[Vec<u8>; 2], disks: &[Vec<u8>; 2]) {
 
 #[test]
 fn a_mirror_of_version_1_is_read() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/controller/tests/golden/");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/controller/tests/durability/golden/");
     let image = |name| std::fs::read(format!("{folder}{name}.bin")).expect("a golden image");
     assert_read(&["v1-mirror-0", "v1-mirror-1"].map(image), &written().1);
 }

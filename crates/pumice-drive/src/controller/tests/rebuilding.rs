@@ -681,7 +681,7 @@ fn segments_of_several_drives_are_told_apart() {
         assert_eq!(finder.look(at, page), at + u64::from(SEGMENT_BYTES));
     }
     let error = finder.result().unwrap_err();
-    assert!(error.to_string().contains("--uuid"), "{error}");
+    assert!(error.to_string().contains("by UUID"), "{error}");
     let mut finder = Finder::new(Some(uuid::Uuid::from_u128(9)));
     for page in &pages {
         finder.look(at, page);

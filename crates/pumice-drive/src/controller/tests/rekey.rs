@@ -216,7 +216,7 @@ fn a_replacement_that_was_given_up_goes_on() {
         assert!(next.is_none(), "too tame: {next:?}");
     }
     let error = runtime.block_on(drive.rekey(Some(&keys))).unwrap_err();
-    assert!(error.to_string().contains("finish what was begun"), "{error}");
+    assert!(error.to_string().contains("finish its replacement"), "{error}");
     assert!(runtime.block_on(drive.rekey(None)).unwrap().was_begun);
     scene.compare(&scene.disk.world, &drive);
     scene.disk.world.close(drive);
@@ -239,7 +239,7 @@ fn what_hinders_a_new_key_is_said() {
         assert!(error.to_string().contains(mention), "{error}");
         assert_eq!(drive.core().superblock().keys.as_ref().unwrap().since, 0);
     };
-    refused(None, ErrorKind::InvalidInput, "nothing was begun");
+    refused(None, ErrorKind::InvalidInput, "nothing to finish");
     let clone = super::clones::registered(1);
     world.run(drive.register_clone("a", clone.clone())).unwrap();
     refused(Some(&keys), ErrorKind::InvalidInput, "clones read from snapshot a");

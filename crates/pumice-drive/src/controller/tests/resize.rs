@@ -107,7 +107,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.to_string().contains(&format!("{live_bytes} live bytes")), "{error}");
     let refused = |size, segments| resize(&world, &drive, size, segments).unwrap_err();
-    assert!(refused(Some(SIZE - 4096), SEGMENTS).to_string().contains("smaller"));
+    assert!(refused(Some(SIZE - 4096), SEGMENTS).to_string().contains("cannot shrink below"));
     for (size, segments) in [
         (Some(SIZE + 1), SEGMENTS),
         (Some(u64::MAX), SEGMENTS),

@@ -100,7 +100,7 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     for name in ["a", "b"] {
         let is_named = problems.iter().any(|problem| {
             problem.what.contains(&format!("snapshot {name} is damaged"))
-                && problem.what.contains("a table of what was moved is damaged")
+                && problem.what.contains("a forwarding table is damaged")
         });
         assert!(is_named, "{name}: {problems:?}");
     }

@@ -146,7 +146,7 @@ impl TransferReader {
         let blocks = self.head.size_bytes / BLOCK_BYTES as u64;
         let is_on_disk = lba.0 <= blocks && count <= blocks - lba.0;
         if !is_possible || !is_on_disk || lba.0 < next_block {
-            let what = "a record of the transfer is impossible";
+            let what = "a record of the transfer is invalid";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         Ok((lba, count))

@@ -85,7 +85,7 @@ impl Drive {
         }
         if head.size_bytes < self.size_bytes() {
             return Err(invalid(format!(
-                "the disk of the snapshot has {} bytes, this one {}: a disk does not shrink",
+                "the disk of the snapshot has {} bytes, this one {}: a disk cannot shrink",
                 head.size_bytes,
                 self.size_bytes()
             )));
@@ -120,7 +120,7 @@ impl Drive {
         match snapshots.last() {
             Some(newest) if newest.guid == base.snapshot && newest.is_bookmark => {
                 Err(invalid(format!(
-                    "the transfer adds to snapshot {}, of which this drive has a bookmark only",
+                    "the transfer adds to snapshot {}, but this drive has only a bookmark of it",
                     base.name
                 )))
             }
@@ -170,7 +170,7 @@ impl<'a> Receive<'a> {
     /// not decode, only the records before it. Otherwise as [`Drive::write`]. `InvalidInput` after
     /// a batch that was not applied as a whole.
     pub async fn apply(&mut self, batch: &[u8]) -> Result<bool> {
-        let what = "the transfer has failed: what follows would leave a hole";
+        let what = "the transfer has failed: its next batch would leave a gap";
         ensure(!self.has_failed, ErrorKind::InvalidInput, what)?;
         let batch = self.reader.take(batch)?;
         self.has_failed = true;
@@ -276,11 +276,11 @@ fn decode<'f>(
 ) -> Result<(Encoding, &'f [u8])> {
     let wrong = |what| Error::new(ErrorKind::Corrupt, what);
     let Record::Data { encoding, .. } = found.record else {
-        return Err(wrong("a frame of the transfer is none"));
+        return Err(wrong("a record of the transfer is not a frame"));
     };
     let encoding = Encoding::from_u8(encoding);
     let encoding =
-        encoding.ok_or_else(|| wrong("a frame of the transfer has no known encoding"))?;
+        encoding.ok_or_else(|| wrong("a frame of the transfer has an unknown encoding"))?;
     let (lba, blocks) = found.record.lba_range();
     let (frame, _) = frame.split_at_mut(buffer_bytes(blocks));
     decompressor.decompress(encoding, found.payload(), frame).map_err(|error| error.at_lba(lba))?;

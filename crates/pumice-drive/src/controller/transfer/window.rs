@@ -294,7 +294,7 @@ fn check(
     let record = Record::decode_with(stored, address, cipher)?;
     let Record::Data { lba, lba_count, encoding, stored_bytes, payload_checksum, .. } = record
     else {
-        return Err(wrong("the map names a record that is no frame"));
+        return Err(wrong("the map names a record that is not a frame"));
     };
     if (lba, lba_count) != (first, place.blocks.into())
         || record.record_bytes() != place.record_bytes

@@ -199,7 +199,7 @@ impl<M: Medium> Array<M> {
                 continue;
             };
             let headers = headers?;
-            let what = || format!("{path} is no member of an array");
+            let what = || format!("{path} is not a member of an array");
             let (header, is_whole) =
                 headers.ok_or_else(|| Error::new(ErrorKind::InvalidInput, what()))?;
             found.push(Found { medium, path, header, is_whole });
@@ -283,7 +283,7 @@ fn check_together<M>(found: &[Found<M>]) -> Result<()> {
     for (index, one) in found.iter().enumerate() {
         for other in found.iter().skip(index + 1) {
             if one.header.array != other.header.array {
-                let what = format!("{} and {} are of different arrays", one.path, other.path);
+                let what = format!("{} and {} belong to different arrays", one.path, other.path);
                 return Err(Error::new(ErrorKind::InvalidInput, what));
             }
             if one.header.own == other.header.own {
@@ -373,8 +373,7 @@ fn place<M: Medium>(
         }
     }
     if !list.iter().any(Member::is_readable) {
-        let what = "no member that has everything is present: attach one of those that were in use \
-                    last";
+        let what = "no member that has everything is present: attach a member that was in use last";
         return Err(invalid(what.into()));
     }
     Ok((list, has_changed))

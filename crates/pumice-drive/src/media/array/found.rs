@@ -56,8 +56,8 @@ impl<M: Medium> Array<M> {
         if self.noted(&place).iter().all(|(_, holders)| holders.contains(&target.uuid)) {
             return Ok(());
         }
-        let what = "the member lacks what was written last: members are made equal when the drive \
-                    is opened for writing";
+        let what = "the member lacks the last writes: members are made equal when the drive is \
+                    opened for writing";
         Err(Error::new(ErrorKind::Medium, what).in_segment(place.0))
     }
 
@@ -74,7 +74,7 @@ impl<M: Medium> Array<M> {
             match self.read_of(&holders, segment, &part).await {
                 Ok(bytes) => {
                     let target = buffer.get_mut(at..at + bytes.len());
-                    target.expect("a part of what is read").copy_from_slice(&bytes);
+                    target.expect("the part lies in the buffer").copy_from_slice(&bytes);
                 }
                 Err(error) => result = result.and(Err(error)),
             }
@@ -103,7 +103,7 @@ impl<M: Medium> Array<M> {
                 Err(error) => failure = Some(error),
             }
         }
-        let absent = || Error::new(ErrorKind::Medium, "no member that has it can be read");
+        let absent = || Error::new(ErrorKind::Medium, "no member with this data can be read");
         Err(failure.unwrap_or_else(absent))
     }
 }

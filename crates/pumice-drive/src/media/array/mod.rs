@@ -292,7 +292,7 @@ impl<M: Medium> Array<M> {
         let members = self.members.borrow();
         let mut found = members.iter().filter(|member| member.is_readable());
         let found = found.find(|member| member.copy == copy).and_then(Member::target);
-        found.or_error(ErrorKind::Medium, "the mirror has no such copy any more")
+        found.or_error(ErrorKind::Medium, "the mirror no longer has this copy")
     }
 
     async fn read_mirrored(
@@ -360,7 +360,7 @@ fn overlap(one: &Place, other: &Place) -> bool {
 fn remove(places: &RefCell<Vec<Place>>, place: &Place) {
     let mut places = places.borrow_mut();
     let at = places.iter().position(|other| other == place);
-    places.swap_remove(at.expect("what is under way is noted"));
+    places.swap_remove(at.expect("an operation under way is noted"));
 }
 
 /// An append or a repair under way.

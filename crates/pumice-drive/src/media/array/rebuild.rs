@@ -56,7 +56,7 @@ impl<M: Medium> Array<M> {
 
     async fn add(&self, medium: M, new: NewMember, replaces: Option<Uuid>) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
-        ensure(self.layout == ArrayLayout::Mirror, INVALID, "the array is no mirror")?;
+        ensure(self.layout == ArrayLayout::Mirror, INVALID, "the array is not a mirror")?;
         check_path(&new.path)?;
         self.check_room()?;
         self.clear_new_member(&medium).await?;
@@ -126,7 +126,7 @@ impl<M: Medium> Array<M> {
     /// then, without segments of the drive.
     pub async fn extend(&self, medium: M, new: NewMember) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
-        ensure(self.layout == ArrayLayout::Concat, INVALID, "the array is no concatenation")?;
+        ensure(self.layout == ArrayLayout::Concat, INVALID, "the array is not a concatenation")?;
         let geometry = self.geometry.get().or_error(INVALID, "the array is not in use")?;
         let (first, count) = self.last_segments();
         let entry = ArrayMember {
@@ -384,7 +384,7 @@ impl<M: Medium> Array<M> {
     /// As [`Array::remove_member`].
     pub async fn fail_member(&self, uuid: Uuid) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
-        ensure(self.layout == ArrayLayout::Mirror, INVALID, "the array is no mirror")?;
+        ensure(self.layout == ArrayLayout::Mirror, INVALID, "the array is not a mirror")?;
         {
             let members = self.members.borrow();
             let is_known = members.iter().any(|member| member.entry.uuid == uuid);
@@ -431,7 +431,7 @@ impl<M: Medium> Array<M> {
         let found = members.iter().find(|member| member.entry.path == path);
         found.map(|member| member.entry.uuid).ok_or_else(|| {
             let paths: Vec<&str> = members.iter().map(|member| &*member.entry.path).collect();
-            let what = format!("{path} is no member: the members are {}", paths.join(", "));
+            let what = format!("{path} is not a member: the members are {}", paths.join(", "));
             Error::new(ErrorKind::NotFound, what)
         })
     }

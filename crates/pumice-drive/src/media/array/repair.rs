@@ -133,7 +133,7 @@ impl<M: Medium> Array<M> {
             member = %member.entry.path,
             %segment,
             offset,
-            "a damaged place of a member was overwritten with what is right"
+            "a damaged range of a member was overwritten with intact data"
         );
     }
 

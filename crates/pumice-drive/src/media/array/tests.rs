@@ -190,7 +190,7 @@ fn members_that_do_not_belong_together_are_refused() {
     let mut bench = Bench::new(2);
     assert!(bench.refusal(&[1], false).contains("/m0, a member of the mirror, is missing"));
     bench.memory.push(MemMedium::new(GEOMETRY.medium_bytes()));
-    assert!(bench.refusal(&[0, 2], false).contains("/m2 is no member of an array"));
+    assert!(bench.refusal(&[0, 2], false).contains("/m2 is not a member of an array"));
     bench.memory[2] = bench.memory[1].clone();
     assert!(bench.refusal(&[1, 2], true).contains("are the same member"));
     bench.memory[2] = Bench::new(1).memory.remove(0);
@@ -200,7 +200,7 @@ fn members_that_do_not_belong_together_are_refused() {
         vec![(bench.memory[2].clone(), named(5))],
     );
     bench.run(other).unwrap();
-    assert!(bench.refusal(&[0, 2], true).contains("are of different arrays"));
+    assert!(bench.refusal(&[0, 2], true).contains("belong to different arrays"));
 }
 
 /// Each of two members was used without the other: no order of events says which is right.
@@ -422,7 +422,7 @@ fn a_member_is_replaced_by_another() {
         let (array, _) = bench.assemble(&[2, 0], false).unwrap();
         assert_eq!(array.info().members.len(), 2);
         drop(array);
-        assert!(bench.refusal(&[0, 1, 2], false).contains("/m1 is no member of an array"));
+        assert!(bench.refusal(&[0, 1, 2], false).contains("/m1 is not a member of an array"));
     }
 }
 

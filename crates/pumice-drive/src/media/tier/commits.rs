@@ -220,13 +220,13 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             // The commit may arrive later, or count: no other bytes may ever have its name.
             self.is_uncertain.set(true);
             self.set_poison(format!(
-                "it is not known whether a commit has arrived ({}): open the drive again",
+                "it is unknown whether a commit has arrived ({}): open the drive again",
                 error.chain()
             ));
         }
         if is_fenced? {
-            let what = "another machine has taken the drive over: what was written since the last \
-                        commit is in the journal alone";
+            let what = "another machine has taken the drive over: writes since the last commit are \
+                        only in the journal";
             self.set_poison(what.into());
             return Err(Error::new(ErrorKind::Poisoned, what));
         }
@@ -255,7 +255,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             if ranges.is_empty() {
                 continue;
             }
-            let slot = used.slot().expect("what the bucket lacks is in a slot");
+            let slot = used.slot().expect("a segment that the bucket lacks has a slot");
             bytes += ranges.bytes();
             *used.uploading.borrow_mut() = ranges;
             parts.push(Part { used: used.clone(), slot });

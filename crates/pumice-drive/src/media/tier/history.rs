@@ -152,6 +152,6 @@ async fn load<S: Store, C: Clock>(
         drive.segment_bytes,
     )?;
     let is_ours = commit.uuid == drive.uuid && commit.id == id;
-    ensure(is_ours, ErrorKind::Corrupt, format!("{name} is another commit than its name says"))?;
+    ensure(is_ours, ErrorKind::Corrupt, format!("{name} holds a commit of another name"))?;
     Ok(commit)
 }

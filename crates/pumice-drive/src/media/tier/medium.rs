@@ -236,7 +236,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
                 Evicted::One => {}
                 Evicted::AllHeld => self.clock.sleep_ns(HELD_PAUSE_NS).await,
                 Evicted::None if self.store.is_over() => {
-                    let what = "all of it is missing in the bucket, which does not answer";
+                    let what = "the journal is full of data that the bucket lacks, and the bucket \
+                                does not answer";
                     return Err(Error::new(ErrorKind::NoSpace, what));
                 }
                 Evicted::None => {

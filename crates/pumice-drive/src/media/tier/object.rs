@@ -284,7 +284,7 @@ impl<'a> Reader<'a> {
     fn open(bytes: &'a [u8], magic: [u8; 8], name: &str) -> Result<(Self, Uuid)> {
         let mut reader = Self(bytes);
         let is_ours = reader.take(8).is_ok_and(|found| found == magic);
-        ensure(is_ours, ErrorKind::NotADrive, format!("{name} is no object of a Pumice drive"))?;
+        ensure(is_ours, ErrorKind::NotADrive, format!("{name} is not a Pumice object"))?;
         let version = reader.u32()?;
         let length = reader.u32()?;
         let checksum = reader.u64()?;
@@ -352,7 +352,7 @@ impl DriveObject {
 fn check_segment_bytes(segment_bytes: u32) -> Result<()> {
     let is_valid =
         segment_bytes.is_multiple_of(4096) && (1 << 16..=1 << 30).contains(&segment_bytes);
-    ensure(is_valid, ErrorKind::Corrupt, format!("impossible segment size: {segment_bytes}"))
+    ensure(is_valid, ErrorKind::Corrupt, format!("invalid segment size: {segment_bytes}"))
 }
 
 impl Claim {
@@ -492,7 +492,7 @@ impl Journal {
             && lag_ns <= LAG_NS_MAX
             && intent.epoch <= EPOCH_MAX
             && intent.number <= NUMBER_MAX;
-        ensure(is_possible, ErrorKind::Corrupt, "the journal has impossible numbers")?;
+        ensure(is_possible, ErrorKind::Corrupt, "the journal has invalid numbers")?;
         let is_durable_in_bucket = reader.u32()? != 0;
         let count = reader.u32()?;
         ensure(count as usize <= NONCES_MAX, ErrorKind::Corrupt, "the journal is damaged")?;

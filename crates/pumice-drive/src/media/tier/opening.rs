@@ -270,7 +270,7 @@ fn next_epoch(epoch: u32) -> Result<u32> {
 
 fn check_drive<L: Medium>(local: &Local<L>, drive: &DriveObject) -> Result<()> {
     let is_of_drive = local.uuid() == drive.uuid && local.segment_bytes() == drive.segment_bytes;
-    ensure(is_of_drive, ErrorKind::InvalidInput, "the journal is one of another drive")
+    ensure(is_of_drive, ErrorKind::InvalidInput, "the journal belongs to another drive")
 }
 
 /// # Errors
@@ -290,8 +290,8 @@ fn check_claim(journal: &Journal, newest: &Claim) -> Result<()> {
 /// earlier copy.
 fn check_age(journal: &Journal, newest: CommitId) -> Result<()> {
     let is_known = newest <= journal.intent && newest.epoch >= journal.first_epoch;
-    let what = "the journal is older than the bucket: it is an earlier copy, or was not used \
-                since it was made; take the drive over with an empty journal";
+    let what = "the journal is older than the bucket: it is an earlier copy, or was never used; \
+                take the drive over with an empty journal";
     ensure(is_known, ErrorKind::InvalidInput, what)
 }
 

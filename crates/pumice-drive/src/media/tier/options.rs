@@ -103,7 +103,7 @@ impl Status {
             return Some((true, why.clone()));
         }
         let (seconds, most) = (self.lag_ns / 1_000_000_000, format_size(self.lag_bytes_max));
-        let held = format!("{} of at most {most} are in the journal alone", {
+        let held = format!("{} of at most {most} are only in the journal", {
             format_size(self.lag_bytes)
         });
         if let Some(trouble) = &self.trouble

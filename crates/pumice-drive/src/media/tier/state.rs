@@ -175,13 +175,13 @@ impl<L, S, C> State<L, S, C> {
         let size = format_size(self.lag_bytes());
         let what = if self.options.is_volatile {
             format!(
-                "the bucket {lacks} the last {size} that were written, which are LOST: they were \
-                 in memory alone, and no flush has returned for them"
+                "the bucket {lacks} the last {size} of writes, which are LOST: they were only in \
+                 memory, and no flush had returned for them"
             )
         } else {
             format!(
-                "the bucket {lacks} the last {size} that were written: the journal has them, and \
-                 the next opening commits them"
+                "the bucket {lacks} the last {size} of writes: the journal has them, and the next \
+                 opening commits them"
             )
         };
         Error::new(kind, what).caused_by(error)

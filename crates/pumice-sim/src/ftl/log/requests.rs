@@ -207,7 +207,7 @@ impl LogFtl {
         }
         let bytes = bytes.min(pages * self.spec.shape.page_bytes);
         let read = self.flash.read(self.now_ns, address, row, pages, bytes);
-        read.expect("what the map names is programmed or in the buffer")
+        read.expect("mapped data is programmed or in the buffer")
     }
 }
 

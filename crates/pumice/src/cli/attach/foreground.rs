@@ -99,7 +99,7 @@ fn serve_opened(
         }
         take_down(&left, None)?;
         left.remove()?;
-        tracing::warn!(drive = %args.path.display(), "removed what a killed process had left");
+        tracing::warn!(drive = %args.path.display(), "cleaned up after a killed process");
     }
     wanted.check_mountpoint()?;
     let (snapshot, mountpoint) = (args.snapshot.as_deref(), args.mountpoint.as_deref());

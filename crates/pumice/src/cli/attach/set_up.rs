@@ -67,7 +67,7 @@ impl Wanted {
         let found = fs::read_dir(mountpoint);
         let mut found = found.with_context(|| format!("cannot mount on {shown}"))?;
         if found.next().is_some() {
-            bail!("{shown} is not empty: mounting there would hide what is in it");
+            bail!("{shown} is not empty: mounting there would hide its content");
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Wanted {
             && let Some(bytes) = self.other_sector_bytes(&device)
         {
             tracing::warn!(
-                "the partition table is for sectors of {bytes} bytes, and no partition is seen: \
+                "the partition table uses sectors of {bytes} bytes, so no partition is found: \
                  detach the drive and attach it with --sector-size {bytes}"
             );
         }
@@ -161,8 +161,8 @@ impl Wanted {
             let method = methods.iter().find(is_good).ok_or(error)?;
             if method.skips_journal {
                 tracing::warn!(
-                    "mounted with {}: what the journal of the file system holds is missing; \
-                     `pumice clone` makes a disk on which it can be replayed",
+                    "mounted with {}: changes in the journal of the file system are missing; \
+                     `pumice clone` creates a disk on which it can be replayed",
                     method.options
                 );
             }

@@ -31,7 +31,10 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// The device is mounted elsewhere or in use; it then stays, flushed or not.
 pub(crate) fn take_down(attachment: &Attachment, named: Option<&Path>) -> Result<bool> {
     if let Some(lent) = attachment.lent()? {
-        bail!("{} is attached, and is read through it: detach it first", lent.path().display());
+        bail!(
+            "{} is attached and reads through this drive: detach it first",
+            lent.path().display()
+        );
     }
     let named = named.map(absolute);
     let mut is_whole = true;
@@ -56,8 +59,8 @@ fn flush(device: &Path, opened: &File) -> Result<bool> {
     }
     let again = opened.sync_all().with_context(|| {
         format!(
-            "cannot flush {}: if the drive is full, give it space and detach it again (`pumice \
-             detach --force` discards what is not flushed)",
+            "cannot flush {}: if the drive is full, make space and detach it again (`pumice detach \
+             --force` discards unflushed writes)",
             device.display()
         )
     });

@@ -102,9 +102,9 @@ pub(super) fn text(plan: &Plan, targets: &[String], locations: &[Location]) -> S
         _ => "flushes differ between tests",
     };
     format!(
-        "{}: {} at {}, {runs} each, {cache}; {flush}\nlevels: {}\n\n{}\n{}.\n\
-         Takes at least {} (if whole spans run at {:.0} MB/s) and writes {}, plus what time-based \
-         tests write.\nDry run: nothing was done.\n",
+        "{}: {} at {}, {runs} each, {cache}; {flush}\nlevels: {}\n\n{}\n{}.\nTakes at least {} (if \
+         whole spans run at {:.0} MB/s) and writes {}, plus the writes of time-based tests.\nDry \
+         run: nothing was done.\n",
         if targets.len() > 1 {
             format!("{} in turns", targets.join(", "))
         } else {

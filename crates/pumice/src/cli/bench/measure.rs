@@ -106,7 +106,7 @@ fn leave_out(args: &Args, plan: &mut Plan, locations: &[Location]) {
     let is_preset = args.threads.is_none();
     if is_preset && locations.iter().any(Location::is_in_process) && plan.use_one_thread() {
         say_error(
-            "a drive in this process has one thread: tests of several threads have as many \
+            "a drive in this process has one thread: tests with several threads keep as many \
              requests in flight instead",
         );
     }

@@ -111,18 +111,18 @@ pub(super) fn of(args: &Args) -> Result<Option<BucketPlace>> {
 /// journal cannot be used.
 pub(super) fn run(args: &Args, place: &BucketPlace) -> Result<Outcome> {
     if !args.members.is_empty() || args.mirror || args.concat {
-        bail!("{place}: a drive in a bucket is on nothing else");
+        bail!("{place}: a drive in a bucket has no other files or devices");
     }
     if args.preallocate || args.force {
         bail!("{place}: --preallocate and --force are for files and block devices");
     }
     if args.bucket.take_over {
         if args.size.is_some() || args.capacity.is_some() || args.encrypt {
-            bail!("{place}: a drive that is taken over has its size and its keys");
+            bail!("{place}: a drive that is taken over keeps its size and its keys");
         }
         take_over(place, &args.bucket)?;
         if !args.json {
-            print(&format!("made a journal for {place}\n"))?;
+            print(&format!("created a journal for {place}\n"))?;
         }
         return Ok(Outcome::Good);
     }

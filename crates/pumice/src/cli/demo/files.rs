@@ -77,7 +77,7 @@ fn round(side: &mut Side, folder: &Path, data: &[u8], bar: &ProgressBar) -> Resu
         if *buffer == data[request.offset as usize..][..request.len] {
             return Ok(());
         }
-        bail!(Defect(format!("data read at offset {} is not what was written", request.offset)))
+        bail!(Defect(format!("data read at offset {} differs from the original", request.offset)))
     };
     let read = client.run(Verb::Read, DEPTH, &mut requests(), &mut compare)?;
     Ok([written, read])

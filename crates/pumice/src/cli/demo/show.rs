@@ -66,15 +66,12 @@ pub(super) fn verdict(shown: &DemoResult, source: &Source<'_>) -> String {
         parts.push(format!("not different with '{}'", same.join("', '")));
     }
     let told = if of(Verdict::TooFewRuns).len() == count {
-        format!(
-            "{} rounds are too few to tell a difference of the drive that compresses.",
-            shown.rounds
-        )
+        format!("{} rounds are too few to detect a difference with compression.", shown.rounds)
     } else {
         let parts = parts.join(", ");
         format!(
-            "On flash of {} MB/s, the drive that compresses is {parts} (95 %, corrected for \
-             {count} comparisons).",
+            "On flash of {} MB/s, the compressing drive is {parts} (95 %, corrected for {count} \
+             comparisons).",
             FLASH.append_bytes_per_s / 1_000_000
         )
     };
@@ -97,22 +94,22 @@ fn how(shown: &DemoResult, source: &Source<'_>) -> Vec<String> {
             "Two drives of this program, one with LZ4 and one without compression, each in a file \
              of {}. A layer between drive and file limits it to {} MB/s of writes, a layer between \
              drive and host to {} MB/s, in real time: the flash and the link of a drive of 2011. \
-             Both limits are the two published points, so these two agree by construction; what is \
-             between them is measured. No limit saves up idle time.",
+             Both limits are the two published points, so these two agree by construction; the \
+             points between them are measured. The limits do not accumulate idle time.",
             source.scratch.display(),
             mb(FLASH.append_bytes_per_s),
             mb(LINK_BYTES_PER_S),
         ),
         format!(
-            "Each point is the mean of {} runs, in turns with the other drive, over NBD: {} \
-             in order, requests of 1 MiB, 4 in flight, with the flush at the end. Error bars are \
-             one standard deviation. The saving is what LZ4 saves of the data in the drive's \
-             frames of 32 KiB.",
+            "Each point is the mean of {} runs, in turns with the other drive, over NBD: {} in \
+             order, requests of 1 MiB, 4 in flight, with the flush at the end. Error bars are one \
+             standard deviation. The saving is the share that LZ4 saves in the drive's frames of \
+             32 KiB.",
             shown.rounds,
             format_size(SPAN_BYTES),
         ),
         format!(
-            "The data of lines is made to save its share. Data like PostgreSQL's is \
+            "The data of lines is generated to save its share. Data like PostgreSQL's is \
              {POSTGRESQL_SOURCE}. Files of {}: {} of real files of this machine, in evenly spaced \
              pieces of 256 KiB, of {} in all.",
             source.folder.display(),
@@ -124,8 +121,8 @@ fn how(shown: &DemoResult, source: &Source<'_>) -> Vec<String> {
     let late = shown.late_share;
     if late > LATE_SHARE_MAX {
         how.push(format!(
-            "The disk below was slower than the limit in {:.0} % of its operations, so it was \
-             measured, too: name a faster one with --scratch.",
+            "The disk below was slower than the limit in {:.0} % of its operations, so the results \
+             include its speed: choose a faster one with --scratch.",
             late * 100.0
         ));
     }

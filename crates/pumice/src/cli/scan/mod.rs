@@ -385,7 +385,7 @@ impl Output {
             bail!(JSON_AND_STDOUT);
         }
         if self.gb_per_day.is_some() && self.drives.is_empty() {
-            bail!("--gb-per-day requires --drive: name the drive whose lifetime to estimate");
+            bail!("--gb-per-day requires --drive: specify whose lifetime to estimate");
         }
         for drive in &self.drives {
             pumice_sim::profile::Profile::find(drive)?;
@@ -465,7 +465,7 @@ impl Shown {
 impl ScanProgress for Shown {
     fn mapped(&self, told: u64, bytes: u64) {
         let (told, bytes) = (format_size(told), format_size(bytes));
-        self.bar.set_message(format!("asking where there is data: {told} of {bytes}"));
+        self.bar.set_message(format!("querying the allocation: {told} of {bytes}"));
     }
 
     fn found(&self, files: u64, bytes: u64) {

@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match ended.with_context(|| path.display().to_string())? {
         Some((sending, sent)) => report(args, sending, &sent),
         None => {
-            say_error("interrupted: the transfer has no end, and no receiver takes it for whole");
+            say_error("interrupted: the transfer is incomplete; its receiver detects that");
             Ok(Outcome::Code(2))
         }
     }

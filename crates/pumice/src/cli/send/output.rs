@@ -96,7 +96,7 @@ impl Output {
 }
 
 fn ended() -> anyhow::Error {
-    anyhow!("the transfer is not written any more")
+    anyhow!("the transfer is no longer written")
 }
 
 fn write_all(mut target: Target, parts: &Receiver<Vec<u8>>, done: &Sender<Vec<u8>>) -> Result<()> {
@@ -116,7 +116,7 @@ impl Target {
                 .with_context(|| format!("cannot write {}", draft.part().display())),
             Self::Stdout(stdout) => match stdout.write_all(bytes) {
                 Err(error) if error.kind() == IoErrorKind::BrokenPipe => {
-                    bail!("the receiver ended before the transfer: it says why")
+                    bail!("the receiver ended before the transfer: see its error")
                 }
                 written => written.context("cannot write to stdout"),
             },

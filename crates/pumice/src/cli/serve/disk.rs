@@ -149,7 +149,7 @@ impl Views {
 }
 
 fn gone(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("the snapshot {name} is not there any more"))
+    Error::new(ErrorKind::NotFound, format!("the snapshot {name} no longer exists"))
 }
 
 impl View {

@@ -41,10 +41,10 @@ pub(super) fn warn(validities: &[Validity]) {
         match standing(validity, now_s) {
             Standing::Good => {}
             Standing::EndsSoon => {
-                tracing::warn!(%file, days_left, "ends soon: renew it, and reload by SIGHUP");
+                tracing::warn!(%file, days_left, "expires soon: renew it, then reload with SIGHUP");
             }
             Standing::Over => {
-                tracing::error!(%file, "has ended: clients are refused until it is renewed");
+                tracing::error!(%file, "has expired: clients are refused until it is renewed");
             }
         }
     }

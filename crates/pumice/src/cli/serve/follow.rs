@@ -274,5 +274,5 @@ async fn look_often(runtime: Runtime, follower: Weak<Follower>) {
 
 /// Returns the error for a write to a followed drive.
 pub(super) fn refusal() -> Error {
-    Error::new(ErrorKind::ReadOnly, "the drive is written by another machine, and followed")
+    Error::new(ErrorKind::ReadOnly, "the drive is read-only here: another machine writes it")
 }

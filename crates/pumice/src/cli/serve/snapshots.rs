@@ -172,20 +172,20 @@ impl SnapshotExports for Snapshots {
     fn check_unused(&self) -> Result<()> {
         let busy = |what| Err(Error::new(ErrorKind::Busy, what));
         if self.has_device.get() {
-            let what = "it is a virtual machine's device, whose guest may know another disk: end \
-                        its server, then roll it back";
+            let what = "it is a virtual machine's device, whose guest may have cached its data: \
+                        end its server, then roll it back";
             return busy(what.to_owned());
         }
         match self.server.users_of(&self.origin.name) {
             0 => Ok(()),
             clients => {
-                let (some, know) = match clients {
-                    1 => ("a client".to_owned(), "which knows"),
-                    _ => (format!("{clients} clients"), "which know"),
+                let some = match clients {
+                    1 => "a client".to_owned(),
+                    _ => format!("{clients} clients"),
                 };
                 busy(format!(
-                    "it is in use by {some}, {know} another disk: disconnect first, see `pumice \
-                     clients`, then roll it back"
+                    "it is in use by {some}, which may have cached its data: disconnect first, \
+                     see `pumice clients`, then roll it back"
                 ))
             }
         }

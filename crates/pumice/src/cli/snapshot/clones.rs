@@ -48,7 +48,7 @@ pub(crate) fn forget_or_warn(path: &Path, clone: Uuid) -> bool {
     let forgotten = forget(path, clone);
     if let Err(error) = &forgotten {
         let error = crate::cli::chain(error);
-        let what = "the origin still lists the clone: deleting the snapshot drops that";
+        let what = "the origin still lists the clone, until the snapshot is deleted";
         tracing::warn!(%error, "{what}");
     }
     forgotten.is_ok()

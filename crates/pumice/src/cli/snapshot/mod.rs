@@ -394,7 +394,7 @@ fn roll_back_served(
 fn advise_newer(error: Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidInput => {
-            let what = format!("{error}; --delete-newer deletes what is newer");
+            let what = format!("{error}; --delete-newer deletes newer snapshots");
             Error::new(ErrorKind::InvalidInput, what)
         }
         _ => error,
@@ -449,7 +449,7 @@ fn delete_unused(path: &Path, mut expired: Vec<SnapshotInfo>) -> Result<Vec<Snap
         match delete(path, std::slice::from_ref(&name)) {
             Err(error) if is_of(ErrorKind::Busy, &error) => {
                 let error = crate::cli::chain(&error);
-                tracing::warn!(snapshot = name, %error, "kept beyond its time");
+                tracing::warn!(snapshot = name, %error, "an expired snapshot was kept");
                 expired.retain(|info| info.name != name);
             }
             Err(error) if is_of(ErrorKind::NotFound, &error) => {}
@@ -482,7 +482,7 @@ impl Rule<'_> {
         snapshots.retain(|info| {
             if !info.clones.is_empty() {
                 let name = &info.name;
-                tracing::warn!(snapshot = name, "kept beyond its time: clones read from it");
+                tracing::warn!(snapshot = name, "an expired snapshot was kept: it has clones");
             }
             info.clones.is_empty()
         });
@@ -497,7 +497,7 @@ impl Rule<'_> {
         let wanted: Vec<_> = paths.iter().map(|path| (path.clone(), name.clone())).collect();
         let mut done = match create(&wanted, self.how) {
             Err(error) if is_of(ErrorKind::AlreadyExists, &error) => {
-                tracing::warn!(snapshot = name, "this second has a snapshot already: kept");
+                tracing::warn!(snapshot = name, "a snapshot of this second exists already: kept");
                 let done = |path| Done { path: lossy(path), snapshots: vec![], deleted: vec![] };
                 paths.iter().map(|path| done(path)).collect()
             }
@@ -540,7 +540,7 @@ fn ask(client: Client, path: &Path, request: &Request) -> Result<Option<Vec<Snap
             listed.extend(rest);
             Ok(Some(listed))
         }
-        Some(_) => bail!("{}: its server answers something else", path.display()),
+        Some(_) => bail!("{}: unexpected answer from its server", path.display()),
     }
 }
 
@@ -590,7 +590,7 @@ fn text(action: &str, done: &Done, is_tried: bool) -> String {
         }
         ("bookmark", [info, ..]) => {
             let alone = format_size(info.alone_bytes);
-            text += &format!("{path}@{}: a bookmark now, which holds {alone} alone\n", info.name);
+            text += &format!("{path}@{}: now a bookmark, which holds {alone} alone\n", info.name);
         }
         (_, taken) => {
             taken.iter().for_each(|info| text += &format!("{path}@{}: taken\n", info.name))
@@ -599,9 +599,7 @@ fn text(action: &str, done: &Done, is_tried: bool) -> String {
     for info in deleted {
         let alone = format_size(info.alone_bytes);
         text += &match action {
-            "delete" => {
-                format!("{path}@{}: deleted, {alone} that only it held are given back\n", info.name)
-            }
+            "delete" => format!("{path}@{}: deleted, {alone} freed\n", info.name),
             _ => format!("{path}@{}: {verb}\n", info.name),
         };
     }
@@ -614,7 +612,7 @@ fn table(snapshots: &[SnapshotInfo]) -> String {
         ("snapshot", Align::Left),
         ("taken", Align::Left),
         ("stored", Align::Right),
-        ("written since the one before", Align::Right),
+        ("written since previous", Align::Right),
         ("held alone", Align::Right),
         ("with others", Align::Right),
     ];

@@ -138,7 +138,7 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
                         let taken = taken.and_then(|taken| taken.into_iter().next());
                         taken.with_context(|| format!("{path}: its server has stopped"))
                     }
-                    (None, None) => unreachable!("what is not open here is served"),
+                    (None, None) => unreachable!("a drive that is not open here is served"),
                 }
             })
             .collect();

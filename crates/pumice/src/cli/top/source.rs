@@ -117,7 +117,7 @@ impl Asker {
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).with_context(|| {
                 format!(
-                    "{url} does not answer as `pumice serve --http` of version {} does",
+                    "unexpected answer from {url}: expected `pumice serve --http` of version {}",
                     env!("CARGO_PKG_VERSION")
                 )
             });
@@ -144,7 +144,7 @@ fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> anyho
             "refuses this name without a token: use its address, or localhost"
         }
         StatusCode::SERVICE_UNAVAILABLE => "is busy: try again",
-        _ => "does not answer as `pumice serve --http` does",
+        _ => "is not a `pumice serve --http`",
     };
     let reason = if said.is_empty() { String::new() } else { format!(", {said}") };
     anyhow!("{url} {what} ({status}{reason})")

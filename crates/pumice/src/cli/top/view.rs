@@ -364,7 +364,7 @@ fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Vec<String>> {
             parts = vec![format!("{of} holds {held} beyond the disk")];
         }
         let oldest = info.snapshot_oldest_seconds.map(snapshot::time);
-        parts.extend(oldest.map(|time| format!("the oldest is of {time}")));
+        parts.extend(oldest.map(|time| format!("the oldest taken {time}")));
         if info.clones > 0 {
             parts.push(output::counted(info.clones.into(), "clone"));
         }
@@ -534,7 +534,7 @@ mod tests {
         let now = &drives[0].now.as_ref().unwrap().drives[0];
         let facts = facts_of(now, Some(&rates)).into_iter().map(|parts| parts.join(", "));
         let facts: Vec<String> = facts.collect();
-        assert!(facts[3].starts_with("12 snapshots hold 3 GiB beyond the disk, the oldest is of "));
+        assert!(facts[3].starts_with("12 snapshots hold 3 GiB beyond the disk, the oldest taken "));
         for width in 40..=100 {
             let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
             terminal.draw(|frame| draw(frame, &drives, 0)).unwrap();

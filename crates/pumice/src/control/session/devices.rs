@@ -13,7 +13,7 @@ pub(super) async fn change(link: &Link, drive: &Rc<Drive>, change: DeviceChange)
     let changing = async move {
         let changed = devices::change(&runtime, &worker, &change).await;
         if let Err(error) = &changed {
-            tracing::warn!(error = %error.chain(), "the array was not changed as asked");
+            tracing::warn!(error = %error.chain(), "cannot change the array");
         }
         changed
     };

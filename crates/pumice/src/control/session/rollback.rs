@@ -20,7 +20,8 @@ pub(super) async fn roll_back(
     deletes_newer: bool,
 ) -> Option<Answer> {
     let Some(exports) = served.snapshots.clone() else {
-        let what = "it is attached, and the host knows another disk: detach it, then roll it back";
+        let what = "it is attached, and the host may have cached its data: detach it, then roll it \
+                    back";
         return Some(Answer::failed(&Error::new(ErrorKind::Busy, what)));
     };
     let (worker, all) = (served.drive.clone(), link.all.clone());

@@ -44,7 +44,7 @@ const charts = {
       { name: "compressed", colour: "--c2", dash: "2 3" },
       { name: "medium", colour: "--c5", dash: "7 3" },
     ] }),
-  stored: new LineChart($("chart-stored"), { title: "Stored fraction of what the host writes",
+  stored: new LineChart($("chart-stored"), { title: "Stored fraction of the bytes written by the host",
     series: [{ name: "stored fraction", colour: "--c2" }], format: plain, tick: figures.tick, least: 1 }),
   wa: new LineChart($("chart-wa"), { title: "Write amplification: media bytes over host bytes",
     series: [{ name: "write amplification", colour: "--c5" }], format: plain, tick: figures.tick, least: 1 }),
@@ -275,7 +275,7 @@ function snapshots({ info }) {
   const clones = info.clones > 0 ? ` Clones that read from them: ${figures.whole(info.clones)}.` : "";
   const most = count > HELD_MAX ? ` The ${HELD_MAX} that hold most:` : "";
   put("snapshots-sum",
-    `${some} ${figures.bytes(info.snapshot_bytes)} beyond the disk, the oldest is of ${oldest}.${clones}${most}`);
+    `${some} ${figures.bytes(info.snapshot_bytes)} beyond the disk, the oldest taken ${oldest}.${clones}${most}`);
   const bytes = (one) => one.alone_bytes + one.shared_bytes;
   const shown = [...held].sort((a, b) => b.alone_bytes - a.alone_bytes || bytes(b) - bytes(a))
     .slice(0, HELD_MAX).sort((a, b) => b.sequence - a.sequence);

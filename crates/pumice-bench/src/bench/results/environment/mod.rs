@@ -85,8 +85,8 @@ pub fn drive(info: &Info) -> Vec<(String, String)> {
 
 /// Returns facts about a simulated drive: its profile and its cost model.
 pub fn simulated(profile: &Profile) -> Vec<(String, String)> {
-    let costs = "flash, link and commands as the profile says; compressing and looking the map up \
-                 take no time of their own";
+    let costs = "flash, link and commands according to the profile; compression and map lookups \
+                 take no time";
     let facts = [
         ("program", concat!("pumice ", env!("CARGO_PKG_VERSION"))),
         ("simulated drive", &profile.name),

@@ -160,7 +160,7 @@ fn other_options_are_where_they_belong() {
 #[test]
 fn differences_are_noted() {
     for (lines, words) in [
-        ("rw=read\nioengine=libaio\niodepth=8", "iodepth=8 is 1"),
+        ("rw=read\nioengine=libaio\niodepth=8", "iodepth=8 becomes 1"),
         ("rw=read\nioengine=psync\ndirect=1\niodepth=8", "ioengine=psync"),
         ("rw=write", "without refill_buffers"),
         ("rw=randwrite\nrefill_buffers", "overwrite=1"),
@@ -192,7 +192,7 @@ fn what_is_not_supported_is_named() {
         ("rw=randrw\nrandom_distribution=zipf\nbs=4k,8k", "in a mix"),
         ("rw=read\nbssplit=4k/50:8k/50", "in order"),
         ("rw=randrw\nbssplit=4k/50:8k/60", "110 %"),
-        ("rw=randrw\nrwmixread=33\nbssplit=4k/50:8k/50,4k", "not a whole number"),
+        ("rw=randrw\nrwmixread=33\nbssplit=4k/50:8k/50,4k", "not a whole percentage"),
         ("rw=write\nbuffer_pattern=\"abcd\"", "buffer_pattern"),
         ("rw=read\nio_size=1m", "io_size"),
         ("rw=read\nbs=129m", "64 MiB"),
