@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the programs of other projects' test suites that `list` names, for tests/it/foreign.rs.
+# Builds the programs of other projects' test suites that `list` names, for tests/it/clients/foreign.rs.
 #
 #   tests/foreign/build.sh LIBNBD NBD TARGET
 #

@@ -71,7 +71,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Finished {
         panic!("{command:?} took longer than {limit:?}\n{stdout}\n{stderr}");
     };
     if command.get_program() == PUMICE {
-        crate::schemas::hold(&stdout);
+        crate::program::schemas::hold(&stdout);
     }
     Finished { code: status.code(), stdout, stderr }
 }

@@ -2,7 +2,7 @@
 //!
 //! Method: the judge on numbers with an obvious answer; data measured with codecs; whole detections
 //! of a file in memory and of a small drive. Real file systems and devices are tested in
-//! `tests/it/detect.rs`.
+//! `tests/it/measuring/detect.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

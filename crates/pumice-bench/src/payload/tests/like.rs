@@ -1,8 +1,8 @@
 //! Goal: a profile finds duplicates and zeroes, which are imitated; it can be saved and read as a
 //! file; other files are refused.
 //!
-//! Method: generated data is profiled, imitated and profiled again. `tests/it/payload.rs` shows
-//! with files of the system that real data is imitated well.
+//! Method: generated data is profiled, imitated and profiled again. `tests/it/measuring/payload.rs`
+//! shows with files of the system that real data is imitated well.
 
 use std::fs;
 use std::path::Path;

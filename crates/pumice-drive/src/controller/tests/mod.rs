@@ -2,108 +2,21 @@
 //! Method: a [`World`] holds a medium in memory that outlives every opening of its drive, wrapped
 //! in the fault and count layers, on a runtime in virtual time. Every test is repeatable.
 //!
-//! * `model`: random verbs against a plain array.
-//! * `shrinking`: returning dead space to the medium.
-//! * `simulated`: many concurrent requests, and the same run twice.
-//! * `crash`: power loss at any moment, several lives per drive.
-//! * `closing`: ends that are not orderly.
-//! * `checkpointing`: live bytes while a checkpoint is written, and after it was given up.
-//! * `filling`: batches and segments filled to the last byte.
-//! * `reusing`: segments that are freed and used again.
-//! * `damage`: wrong bytes on the medium. `mirror`: two media, one of which fails or is damaged.
-//!   `mirror_speed`: the speed of two media together.
-//! * `divided`: writes on both sides of a border of segments.
-//! * `strangers`: foreign headers in places where the log could continue.
-//! * `hostile`: bytes with right checksums that no drive would have written.
-//! * `reading`: media reads for each host read, and the blocks that a bad sector costs.
-//! * `reading_ahead`: reading ahead of sequential readers.
-//! * `block_frames`: frames of independent blocks.
-//! * `rebuilding`: a new drive from the remains of another.
-//! * `rekey`: another key for an encrypted drive.
-//! * `resize`: other sizes and capacities, and power loss during a resize.
-//! * `shrinking_kept`: fewer segments for a drive with snapshots.
-//! * `settings`: another codec and other thresholds, and power loss while they are stored.
-//! * `snapshots`: disks that are kept. `views`: reading them while the drive is open. `taking`: the
-//!   time of taking one, and of concurrent requests.
-//! * `bookmarks`: maps that are kept. `retaining`: the data that snapshots need, after crashes and
-//!   damage.
-//! * `clones`: drives that read from a snapshot of another. `sent_clones`: transfers of clones.
-//!   `flattened`: flattened clones whose snapshots need the origin.
-//! * `scrub`: finding damage in a drive in use.
-//! * `space`: full drives. `low_room`: full file systems.
-//! * `ageing`: drives that were used for long, with cold and partly dead data.
-//! * `joining`: frames put together while they are moved.
-//! * `tail`: a medium that fails at the end of the log.
-//! * `threads`: writes that other threads compress.
-//! * `survival`: garbage collection and checkpoints when the power fails.
-//! * `paging`: a map larger than its memory.
-//! * `failures`: a medium that reports errors.
-//! * `extents`: the map's description of a range.
-//! * `extracting`: the whole disk extracted from a drive.
-//! * `watching`: the drive's reports to an operator.
-//! * `transfer`: snapshots that go to another drive.
-//! * `golden`, `golden_mirror`: images of earlier versions of the format.
+//! * `content`: whatever the host does, the disk reads as written.
+//! * `durability`: flushed data survives whatever ends the drive.
+//! * `integrity`: damage and failures of media are found, restored or reported, and never returned
+//!   as data.
+//! * `capacity`: space that no data needs is used again, and a full drive refuses before it
+//!   acknowledges.
+//! * `retention`: snapshots, bookmarks and clones hold what they were taken of, and go to other
+//!   drives.
 
-mod ageing;
-mod block_frames;
-mod bookmarks;
-mod checkpointing;
-mod clones;
-mod closing;
-mod collecting;
-mod crafted;
-mod crash;
-mod damage;
-mod divided;
-mod echo;
-mod emptying;
-mod encryption;
-mod extents;
-mod extracting;
-mod failures;
-mod filling;
-mod flattened;
-mod flushing;
-mod golden;
-mod golden_mirror;
-mod holding;
-mod hostile;
-mod joining;
-mod lost;
-mod low_room;
-mod mirror;
-mod mirror_speed;
-mod model;
-mod paging;
-mod parity;
-mod parity_of_data;
+mod capacity;
+mod content;
+mod durability;
+mod integrity;
 mod payload;
-mod reading;
-mod reading_ahead;
-mod rebuilding;
-mod rekey;
-mod resize;
-mod retaining;
-mod reusing;
-mod rollback;
-mod scrub;
-mod sent_clones;
-mod settings;
-mod shrinking;
-mod shrinking_kept;
-mod simulated;
-mod snapshots;
-mod space;
-mod strangers;
-mod survival;
-mod tail;
-mod taking;
-mod threads;
-mod transfer;
-mod views;
-mod warming;
-mod watching;
-mod zeroes;
+mod retention;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -124,6 +37,10 @@ use crate::media::Medium;
 use crate::media::layer::{Count, Fault, FaultPlan};
 use crate::media::mem::MemMedium;
 use crate::runtime::Runtime;
+use content::{encryption, reading};
+use durability::{survival, tail};
+use integrity::{damage, parity, rebuilding};
+use retention::{clones, snapshots};
 
 type TestMedium = Fault<Count<MemMedium>, Runtime>;
 impl Drive {

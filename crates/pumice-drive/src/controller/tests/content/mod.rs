@@ -1,0 +1,19 @@
+//! Whatever the host does, the disk reads as written.
+
+mod block_frames;
+mod divided;
+pub(super) mod encryption;
+mod extents;
+mod extracting;
+mod joining;
+mod model;
+mod paging;
+pub(super) mod reading;
+mod reading_ahead;
+mod rekey;
+pub(super) mod simulated;
+mod threads;
+mod warming;
+mod zeroes;
+
+use super::*;

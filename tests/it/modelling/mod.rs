@@ -1,0 +1,6 @@
+//! Simulated drives.
+
+mod drives;
+mod forecast;
+mod reproduce;
+mod tables;

@@ -1,0 +1,4 @@
+//! Drives in a bucket.
+
+mod bucket;
+mod bucket_follow;
