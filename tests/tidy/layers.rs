@@ -1,4 +1,5 @@
-//! Rooms whose modules form no circle: a reader can take one after the other.
+//! Rooms whose modules form no circle, and a program whose rooms do not import the command line: a
+//! reader can take one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,6 +7,13 @@ use std::path::Path;
 
 /// Directories whose modules import in one direction only.
 const ROOMS: [&str; 2] = ["crates/pumice-drive/src/controller", "crates/pumice-nbd/src"];
+
+/// The program, and the rooms that may import its command line.
+const PROGRAM: &str = "crates/pumice/src";
+const ABOVE: [&str; 2] = ["cli/", "main.rs"];
+
+/// The modules of the command line that the server imports: drives and their keys.
+const OPENING: [&str; 2] = ["keys", "open"];
 
 /// One module of a room imports from another: where, once for each pair.
 type Arrows = BTreeMap<(String, String), String>;
@@ -100,6 +108,32 @@ fn imports_form_no_circle() {
         let circles = circles(arrows);
         assert!(circles.is_empty(), "modules of {room} import each other: {circles:#?}");
     }
+}
+
+/// Returns the modules of the command line that a file of the program must not import.
+fn from_above<'a>(file: &str, code: &'a str) -> Vec<&'a str> {
+    let allowed: &[&str] = if file.starts_with("server/") { &OPENING } else { &[] };
+    let imports = code.match_indices("cli::");
+    let names = imports.flat_map(|(at, cli)| first_names(&code[at + cli.len()..]));
+    names.filter(|name| !allowed.contains(name)).collect()
+}
+
+#[test]
+fn the_command_line_is_above_the_rooms() {
+    let root = Path::new(crate::ROOT).join(PROGRAM);
+    let mut files = Vec::new();
+    crate::collect(&root, &root, &mut files);
+    files.retain(|file| file.ends_with(".rs") && !ABOVE.iter().any(|it| file.starts_with(it)));
+    assert!(files.iter().any(|file| file == "server/mod.rs"), "the server is not found");
+    for file in files {
+        let text = fs::read_to_string(root.join(&file)).expect("text files are UTF-8");
+        let code = crate::code::only(&text);
+        let names = from_above(&file, &code);
+        assert!(names.is_empty(), "{PROGRAM}/{file} imports {names:?} from the command line");
+    }
+    let code = "use crate::cli::{keys, open::medium, serve};";
+    assert_eq!(from_above("server/x.rs", code), ["serve"]);
+    assert_eq!(from_above("http/x.rs", code), ["keys", "open", "serve"]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ const PRINT: &str = "only the command line prints";
 const CLOCK_ALLOWED: &[&str] = &[
     "crates/pumice-drive/src/runtime/",
     "crates/pumice/src/cli/",
+    "crates/pumice/src/environment.rs",
     "crates/pumice-torture/src/main.rs",
     "tests/it/harness.rs",
     "tests/mutants/",

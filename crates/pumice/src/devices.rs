@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::new_identity;
+use crate::environment::new_identity;
 use crate::storage::{self, PATIENCE_NS, Storage};
 use pumice_drive::Uuid;
 use pumice_drive::base::{Error, ErrorKind, Result};

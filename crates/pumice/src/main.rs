@@ -1,15 +1,22 @@
-//! The `pumice` program: the command line, and the ways to serve a drive other than NBD.
+//! The `pumice` program: the command line, the server, and the ways to a drive other than NBD.
 
 mod cli;
 mod control;
 mod devices;
+mod environment;
 mod holder;
 #[cfg(feature = "http")]
 mod http;
+mod leftovers;
+mod notify;
 mod objects;
 mod partitions;
+mod path_watch;
 mod place;
 mod remedy;
+mod savings;
+mod server;
+mod signals;
 mod storage;
 mod watch;
 

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     });
     bar.finish_and_clear();
-    let mut report = report.map_err(|error| super::leftovers::advise(&place.path, error))?;
+    let mut report = report.map_err(|error| crate::leftovers::advise(&place.path, error))?;
     let origin = match runtime.block_on(origin::needed(&runtime, &medium)) {
         Ok(None) => "",
         Ok(Some(_)) => "its origin was opened, but not checked\n",

@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::keys::{self, KeyArgs};
 use super::origin::{self, CHAIN_MAX};
-use super::{Outcome, create, environment, lossy, print, print_schema, size, snapshot, state};
+use super::{Outcome, create, lossy, print, print_schema, size, snapshot, state};
+use crate::environment;
 use crate::place::Place;
 use pumice_drive::base::SeqNo;
 use pumice_drive::base::units::format_size;

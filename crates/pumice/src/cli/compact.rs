@@ -9,9 +9,9 @@ use futures_util::future::{Either, select};
 
 use super::keys::KeyArgs;
 use super::progress::Descent;
-use super::signals::Interrupt;
 use super::{Outcome, open, print, print_schema};
 use crate::control::{Answer, Client, Request};
+use crate::signals::Interrupt;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Compacted, Drive, OpenOptions};

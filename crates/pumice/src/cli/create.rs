@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::environment;
 use super::keys::{self, KeyArgs};
 use super::{Outcome, lossy, print, print_schema, size, thresholds};
+use crate::environment;
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
@@ -462,7 +462,7 @@ fn encrypted(args: &Args, spec: Spec) -> Result<(Spec, Cipher, Option<RecoveryCo
 /// Creates a drive on one file or device.
 fn make(args: &Args, spec: &Spec, medium_bytes: u64, cipher: Cipher) -> Result<()> {
     if args.force && !args.overwrite_drive {
-        super::leftovers::refuse_drive(&args.path)?;
+        crate::leftovers::refuse_drive(&args.path)?;
     }
     let existed = args.path.exists();
     FileMedium::create(&args.path, medium_bytes, args.force)?;

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::keys::KeyArgs;
 use super::output::{Draft, counted};
-use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, progress};
 use crate::place::Place;
+use crate::signals::Interrupt;
 use crate::storage::{self, Hints};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};

@@ -8,12 +8,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::KeyArgs;
-use super::signals::Interrupt;
 use super::{
     Outcome, lossy, open, origin, print, print_schema, progress, say_error, snapshot, state,
 };
 use crate::control::{self, Answer, Client, Request};
 use crate::place::Place;
+use crate::signals::Interrupt;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, Flattened, OpenOptions, Origin};
 use pumice_drive::runtime::{Backend, Runtime};

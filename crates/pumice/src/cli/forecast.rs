@@ -8,9 +8,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::documents::{Documents, JSON_AND_STDOUT};
 use super::output::{columns, json_text};
-use super::signals::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
+use crate::signals::Interrupt;
 use pumice_bench::forecast::{
     Asked, Case, Data, ForecastOptions, GridCell, GridSpec, PlannedFault, SCALED_BYTES, Scenario,
     Source, Spec, State, Watch, forecast, grid, size_bytes,

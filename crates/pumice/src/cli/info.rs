@@ -8,10 +8,11 @@ use serde::Serialize;
 
 use super::key::Slot;
 use super::keys::KeyArgs;
-use super::state::{self, State, saved_text};
+use super::state::{self, State};
 use super::{Outcome, lossy, output, print, print_schema, snapshot};
 use crate::objects::{Cost, Prices};
 use crate::partitions;
+use crate::savings::saved_text;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Info, Locked, SnapshotInfo, Spec};

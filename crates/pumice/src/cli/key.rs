@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::{self, KeyArgs, NewKeyArgs};
-use super::{Outcome, environment, lossy, print, print_schema};
+use super::{Outcome, lossy, print, print_schema};
+use crate::environment;
 use crate::storage::Storage;
 use pumice_drive::controller::{KeyChange, Locked, SlotInfo, SlotKind, change_keys};
 use pumice_drive::crypt::RecoveryCode;

@@ -9,9 +9,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::state::{self, HEALTHY, State, health, saved_text};
+use super::state::{self, HEALTHY, State, health};
 use super::{Outcome, chain, lossy, output, print, print_schemas};
 use crate::control;
+use crate::savings::saved_text;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{self, ErrorKind};
 use pumice_drive::controller::Info;

@@ -4,9 +4,7 @@
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
 //! * `open`: a drive for a subcommand; `keys`: the keys of encrypted drives; `state`: the use of a
 //!   drive.
-//! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
-//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `path_watch`: files that are
-//!   moved or deleted while they are served.
+//! * `mount`: the program as a helper of mount(8); `watch`: the monitoring options of `serve`.
 //! * `log`: the log; `output`: results and messages, whose JSON `schema` describes; `documents`:
 //!   reports in several formats; `progress`: the progress of a command.
 //!
@@ -40,25 +38,21 @@ mod diff;
 mod documents;
 #[cfg(feature = "bench")]
 mod drives;
-mod environment;
 mod extract;
 mod flatten;
 #[cfg(feature = "bench")]
 mod forecast;
 mod info;
 mod key;
-mod keys;
-mod leftovers;
+pub(crate) mod keys;
 mod list;
 mod log;
 mod manual;
 #[cfg(feature = "attach")]
 mod mount;
-mod notify;
-mod open;
+pub(crate) mod open;
 mod origin;
 mod output;
-mod path_watch;
 #[cfg(feature = "bench")]
 mod payload;
 mod progress;
@@ -78,7 +72,6 @@ mod send;
 mod serve;
 mod served_snapshot;
 mod set;
-mod signals;
 mod snapshot;
 mod state;
 mod token;
@@ -95,12 +88,11 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
-pub(crate) use self::environment::new_identity;
 pub(crate) use self::log::{LogFormat, LogLevel};
-pub(crate) use self::output::{chain, lossy, print, print_schema, print_schemas, say_error};
-#[cfg(feature = "objects")]
-pub(crate) use self::signals::blocked as signals_blocked;
+pub(crate) use self::output::{lossy, print, print_schema, print_schemas, say_error};
 pub(crate) use self::values::{size, socket_address, thresholds};
+pub(crate) use crate::remedy::chain_of as chain;
+use crate::signals;
 
 /// The result of a subcommand that could run.
 pub(crate) enum Outcome {

@@ -11,13 +11,14 @@ use clap::value_parser;
 use futures_util::future::Either;
 
 use crate::cli::values::{Compaction, compaction, map_cache};
-use crate::cli::{keys, served_snapshot, signals, size};
+use crate::cli::{keys, served_snapshot, size};
 use crate::control::{self, Client};
 use crate::devices;
 use crate::holder::Holder;
 use crate::objects::BucketPlace;
 use crate::place::{self, Place};
 use crate::remedy;
+use crate::signals;
 use crate::storage::{self, Absent, Hints, Storage};
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;
@@ -107,20 +108,10 @@ impl Opening {
         threads.unwrap_or_else(|| processors().min(THREADS_DEFAULT_MAX))
     }
 
-    /// Starts the compression threads in addition to those of the drives, unless a single thread
-    /// does all the work. They inherit this thread's protection from memory reclaim, and no signal
-    /// interrupts them.
-    ///
-    /// # Errors
-    /// A thread cannot be started.
-    pub(crate) fn pool(&self) -> Result<Option<Arc<Pool>>> {
-        let threads = self.threads();
-        let is_alone = threads == 1 || self.read_only;
-        if is_alone {
-            return Ok(None);
-        }
-        let pool = signals::blocked(|| Pool::start(threads - 1))?;
-        pool.context("cannot start threads").map(Some)
+    /// Returns the number of compression threads in addition to those of the drives: none if a
+    /// single thread does all the work.
+    pub(crate) fn compressors(&self) -> usize {
+        if self.read_only { 0 } else { self.threads() - 1 }
     }
 
     /// Sets, for all arrays that are opened from now on, the paths at which members may be, and
@@ -157,6 +148,19 @@ impl Opening {
             compact_percent,
         }
     }
+}
+
+/// Starts compression threads, if there are to be any. They inherit this thread's protection from
+/// memory reclaim, and no signal interrupts them.
+///
+/// # Errors
+/// A thread cannot be started.
+pub(crate) fn pool(threads: usize) -> Result<Option<Arc<Pool>>> {
+    if threads == 0 {
+        return Ok(None);
+    }
+    let pool = signals::blocked(|| Pool::start(threads))?;
+    pool.context("cannot start threads").map(Some)
 }
 
 fn is_device(path: &Path) -> bool {
@@ -271,7 +275,7 @@ pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
         let medium = Rc::new(devices::to_mirror(file).await?);
         Drive::open(medium, runtime.clock(), OpenOptions::default()).await
     };
-    runtime.block_on(opening).map_err(|error| super::leftovers::advise(path, error))
+    runtime.block_on(opening).map_err(|error| crate::leftovers::advise(path, error))
 }
 
 /// Opens a file or device alone.
@@ -318,7 +322,7 @@ pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     let medium = medium(runtime, path, options.read_only);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
-    runtime.block_on(opened).map_err(|error| super::leftovers::advise(path, error))
+    runtime.block_on(opened).map_err(|error| crate::leftovers::advise(path, error))
 }
 
 /// Runs an operation on the drive at `path`: `served` asks its server, and returns `None` if the
@@ -363,7 +367,7 @@ pub(crate) fn to_look_at(
     let medium = medium_to_look_at(runtime, path);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
-    runtime.block_on(opened).map_err(|error| super::leftovers::advise(path, error))
+    runtime.block_on(opened).map_err(|error| crate::leftovers::advise(path, error))
 }
 
 /// As [`drive`], or opens the snapshot that a place names.
@@ -398,7 +402,7 @@ pub(crate) fn on(
 ) -> Result<Rc<Drive>> {
     let path = &place.path;
     let opened = runtime.block_on(on_medium(runtime, place.snapshot.as_deref(), medium, options));
-    opened.map_err(|error| super::leftovers::advise(path, error))
+    opened.map_err(|error| crate::leftovers::advise(path, error))
 }
 
 /// Opens the drive on a medium, or one of its snapshots, together with the origin if it is a clone,

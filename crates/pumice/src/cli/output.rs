@@ -15,8 +15,6 @@ use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
-use crate::remedy;
-
 /// Columns of text on anything but a terminal, and on wide terminals: longer lines are hard to
 /// read.
 const COLUMNS_MAX: u16 = 100;
@@ -72,11 +70,6 @@ pub(crate) fn table(table: &pumice_report::Table) -> String {
         Some(columns) => table.to_text_within(columns),
         None => table.to_text(),
     }
-}
-
-/// Returns an error and its causes in one line, as [`remedy::chain`].
-pub(crate) fn chain(error: &anyhow::Error) -> String {
-    remedy::chain(error.as_ref())
 }
 
 /// Returns a path for JSON, which can contain only UTF-8.

@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::output::{json_text, open_output};
-use super::signals::Interrupt;
 use super::values::whole_number;
 use super::{Outcome, print, print_schema, size};
+use crate::signals::Interrupt;
 use pumice_bench::payload::{
     Finding, KindName, Payload, PayloadOptions, Profile, Saving, Survey, UNIT_BYTES,
 };

@@ -13,11 +13,11 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::clone;
-use super::environment;
 use super::keys::{self, KeyArgs};
 use super::output::counted;
-use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, size};
+use crate::environment;
+use crate::signals::Interrupt;
 use crate::storage::Storage;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let keys = (!source.cipher().is_plain()).then_some(&args.keys);
     let (spec, cipher) = super::create::with_keys_of(spec, keys, &args.target)?;
     if args.force && !args.overwrite_drive {
-        super::leftovers::refuse_drive(&args.target)?;
+        crate::leftovers::refuse_drive(&args.target)?;
     }
     let origin = clone::list_rebuilt(&args.source, &args.target, &spec)?;
     let summary = onto_new_drive(&runtime, (&source, &identity), (&spec, cipher), args, &interrupt);

@@ -22,11 +22,11 @@ use serde::Serialize;
 
 use super::keys::KeyArgs;
 use super::open::drive;
-use super::output::chain;
-use super::signals::{self, Interrupt};
 use super::token::Token;
-use super::{Outcome, create, environment, lossy, print, print_schema, progress, say_error, size};
+use super::{Outcome, chain, create, lossy, print, print_schema, progress, say_error, size};
+use crate::environment;
 use crate::place::Place;
+use crate::signals::{self, Interrupt};
 use pumice_drive::controller::Drive;
 
 /// Batches that are read ahead of the drive, each of at most 4 MiB.

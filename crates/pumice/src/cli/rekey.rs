@@ -11,9 +11,10 @@ use serde::Serialize;
 
 use super::keys::{self, KeyArgs};
 use super::progress::Descent;
-use super::signals::Interrupt;
-use super::{Outcome, environment, lossy, open, print, print_schema};
+use super::{Outcome, lossy, open, print, print_schema};
 use crate::control::{Answer, Client, Request};
+use crate::environment;
+use crate::signals::Interrupt;
 use pumice_drive::base::Clock;
 use pumice_drive::controller::{Drive, Locked, NewKeys, OpenOptions, Rekeyed, SlotInfo, SlotKind};
 use pumice_drive::crypt::{Randomness, RecoveryCode};

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT};
 use super::output::columns;
-use super::signals::Interrupt;
 use super::{Outcome, print, print_schema};
+use crate::signals::Interrupt;
 use pumice_bench::reproduce::{
     DriveError, Experiment, Group, Reproduced, document, drives, groups, reproduce, summary, table,
 };

@@ -1,5 +1,4 @@
-//! The use and health of a drive, and the ratio at which its data is stored: the state that `info`
-//! and `list` show.
+//! The use and health of a drive: the state that `info` and `list` show.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +16,6 @@ use crate::partitions;
 use crate::remedy;
 use crate::storage::Storage;
 use pumice_drive::base::ErrorKind;
-use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Alert, AlertKind, Drive, Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -185,23 +183,4 @@ pub(super) fn health(info: &Info) -> &'static str {
         alerts if alerts.iter().any(|alert| alert.refuses_writes) => "refuses writes",
         _ => "attention",
     }
-}
-
-/// Returns the ratio of a drive's data to its stored size, and the bytes that this saves; `None` if
-/// it holds no data.
-pub(super) fn saved(info: &Info) -> Option<(f64, u64)> {
-    let (held, stored) = (info.mapped_bytes, info.live_bytes);
-    (held > 0 && stored > 0).then(|| (held as f64 / stored as f64, held.saturating_sub(stored)))
-}
-
-/// Returns a ratio as in "1.9x".
-pub(super) fn times(ratio: f64) -> String {
-    // Data that is nearly all zeroes.
-    if ratio >= 1000.0 { "over 1000x".into() } else { format!("{ratio:.1}x") }
-}
-
-/// Returns the savings of a drive, as in "1.9x, 412 GiB".
-pub(super) fn saved_text(info: &Info) -> String {
-    saved(info)
-        .map_or("-".into(), |(ratio, bytes)| format!("{}, {}", times(ratio), format_size(bytes)))
 }

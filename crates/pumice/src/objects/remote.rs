@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{BucketPlace, S3};
-use crate::cli::new_identity;
+use crate::environment::new_identity;
 use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 use pumice_drive::crypt::Cipher;
 use pumice_drive::media::file::FileMedium;

@@ -22,7 +22,7 @@ use object_store::{
 use super::BucketPlace;
 use super::answers::meaning;
 use super::settings::Settings;
-use crate::cli::signals_blocked;
+use crate::signals;
 use pumice_drive::base::{self, AlignedBuffer, Error, ErrorKind};
 use pumice_drive::media::tier::{Listed, Store};
 
@@ -66,7 +66,7 @@ impl S3 {
         let no_thread = |error: String| {
             Error::new(ErrorKind::Io, format!("cannot start a thread for {place}: {error}"))
         };
-        let started = signals_blocked(start).map_err(|error| no_thread(format!("{error:#}")))?;
+        let started = signals::blocked(start).map_err(|error| no_thread(format!("{error:#}")))?;
         started.map_err(|error| no_thread(error.to_string()))?;
         Ok(Self { client: Arc::new(client), place: place.clone(), jobs })
     }

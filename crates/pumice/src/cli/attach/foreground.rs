@@ -15,9 +15,12 @@ use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
 use crate::cli::open;
 use crate::cli::serve::name_of;
-use crate::cli::{Outcome, chain, notify, path_watch, print, print_schema, say_error, signals};
+use crate::cli::{Outcome, chain, print, print_schema, say_error};
 use crate::control::{self, Client, ControlSocket, Loan};
+use crate::notify;
+use crate::path_watch;
 use crate::place::Place;
+use crate::signals;
 use crate::storage::Storage;
 use crate::watch::{Connections, Measured, Terms, Watch};
 use pumice_drive::codec::Workers;
@@ -35,7 +38,7 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     runtime.set_busy_poll(args.opening.busy_poll_ns());
     // After the protection, which threads inherit: no memory of theirs may wait for this drive.
-    let workers = args.opening.pool()?.map(Workers::of);
+    let workers = open::pool(args.opening.compressors())?.map(Workers::of);
     args.opening.hint(&[]);
     let steps = Steps { file, set_up, failures, signals: signal_socket };
     // The process that has the drive open knows its snapshots.

@@ -4,9 +4,9 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::output::columns;
-use super::super::signals::Interrupt;
 use super::super::{Outcome, print, print_schema};
 use super::Args;
+use crate::signals::Interrupt;
 use pumice_bench::detect::{Settings, detect};
 use pumice_bench::target::{Access, Location};
 

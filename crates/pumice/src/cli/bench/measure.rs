@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail};
 
 use super::show::{self, Shown};
 use super::{Args, dry};
-use crate::cli::environment::unix_seconds;
-use crate::cli::signals::Interrupt;
 use crate::cli::{Outcome, print, print_schema, say_error};
+use crate::environment::unix_seconds;
+use crate::signals::Interrupt;
 use pumice_bench::interop::fio_job;
 use pumice_bench::runner::End;
 use pumice_bench::target::{Contender, Location};

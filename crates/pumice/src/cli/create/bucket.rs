@@ -11,7 +11,8 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::{Args, Created, check_place, encrypted, free_bytes, spec, text};
-use crate::cli::{Outcome, environment, print, print_schema, size};
+use crate::cli::{Outcome, print, print_schema, size};
+use crate::environment;
 use crate::objects::{BucketPlace, S3, host};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::controller::{Spec, create};

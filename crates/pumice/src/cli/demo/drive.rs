@@ -25,7 +25,7 @@ use async_channel::{Receiver, Sender, bounded};
 use super::load::Client;
 use super::{DISK_BYTES, Defect};
 use crate::cli::open;
-use crate::cli::signals;
+use crate::signals;
 use pumice_drive::base::{self, Clock};
 use pumice_drive::controller::{Drive, Extent, Info, OpenOptions};
 use pumice_drive::media::layer::{Kept, Pipe, Speed};

@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.bytes > SAMPLE_BYTES_MAX {
         bail!("--bytes is above 256M: the sample is kept in memory");
     }
-    let interrupted = super::signals::flag()?;
+    let interrupted = crate::signals::flag()?;
     let scratch = args.scratch.clone().unwrap_or_else(|| {
         std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
     });

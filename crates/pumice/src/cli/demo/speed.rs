@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::drive::Side;
-use crate::cli::environment::unix_seconds;
+use crate::environment::unix_seconds;
 use pumice_bench::compare::{ComparedCell, compare};
 use pumice_bench::payload::measure;
 use pumice_bench::results::{Header, Results, RunResult};

@@ -12,8 +12,9 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Access, Export, Listen, Listener, Options, Server};
 use tempfile::TempDir;
 
-use crate::cli::{open, served_snapshot, signals};
+use crate::cli::{open, served_snapshot};
 use crate::place::Place;
+use crate::signals;
 
 /// The snapshots among the named paths, while this lives.
 pub(super) struct Snapshots {

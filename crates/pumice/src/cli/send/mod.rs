@@ -15,12 +15,12 @@ use serde::Serialize;
 
 use super::open::drive;
 use super::progress;
-use super::signals::Interrupt;
 use super::token::Token;
 use super::{Outcome, print, print_schema, say_error};
 use crate::cli::keys::KeyArgs;
 use crate::control::{self, Arrival, Arrived, Sending, Wanted};
 use crate::place::Place;
+use crate::signals::Interrupt;
 use output::Output;
 
 /// Write a snapshot to a pipe or file, for `pumice receive` on another drive

@@ -11,7 +11,7 @@ use async_channel::{Receiver, Sender, bounded};
 
 use super::Args;
 use crate::cli::output::Draft;
-use crate::cli::signals::{self, Interrupt};
+use crate::signals::{self, Interrupt};
 use pumice_drive::runtime::Runtime;
 
 /// Parts that wait to be written, each of about 1 MiB: one is written, one is next.

@@ -1,49 +1,30 @@
 //! `pumice serve`: serves drives over NBD, and to virtual machines, until a signal or a command
 //! ends it.
 
-mod command;
-mod disk;
-mod drive_thread;
-mod expiry;
-mod exports;
-mod follow;
 mod network;
-mod reload;
-mod restart;
-mod snapshots;
+mod plan;
 mod tables;
-mod threads;
-mod uris;
-#[cfg_attr(not(feature = "vhost"), path = "no_vhost.rs")]
-mod vhost;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-pub(crate) use self::disk::ServedDisk;
-use self::drive_thread::Plan;
-#[cfg(feature = "attach")]
-pub(crate) use self::exports::name_of;
-use self::exports::{Names, Planned};
 use self::network::Network;
-use self::reload::Live;
-use self::restart::{End, Inherited};
+use self::plan::Names;
+#[cfg(feature = "attach")]
+pub(crate) use self::plan::name_of;
 use self::tables::Exports;
 pub(crate) use self::tables::TABLES;
-use self::threads::Drives;
-pub(super) use self::uris::Shown;
 use super::config::FoundTable;
 use super::keys::KeyArgs;
 use super::open::Opening;
-use super::signals::{self, Signals};
-use super::watch::Access;
-use super::{LogOptions, Outcome, chain, say_error, thresholds};
-use crate::control;
+use super::{LogOptions, Outcome, chain, print, print_schema, say_error, serve_args, thresholds};
+use crate::server::{self, Announce, Described, Ended, Offer, Settings};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
-use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::{Handover, Listener, Options, Policy, Security, Server};
+use pumice_drive::runtime::Backend;
 
 /// Serve drives over NBD until SIGINT or SIGTERM
 ///
@@ -159,24 +140,66 @@ impl Args {
         Ok(())
     }
 
-    /// Returns the drives to serve, and the TLS settings.
+    /// Returns the settings of the server.
+    ///
+    /// # Errors
+    /// As [`Self::offer`]; other machines can reach the HTTP server, and there is no token.
+    fn settings(&self) -> Result<Settings> {
+        let offer = self.offer()?;
+        let threads = self.threads(offer.drives.len());
+        let started = self.clone();
+        Ok(Settings {
+            offer,
+            unix: self.network.sockets.unix.clone(),
+            unix_access: self.network.unix_access(),
+            tcp: self.network.listen,
+            vhost_user: self.network.vhost_user().map(Path::to_owned),
+            insecure: self.network.insecure,
+            io: self.io.into(),
+            threads,
+            compressors: self.opening.compressors(),
+            busy_poll_ns: self.opening.busy_poll_ns(),
+            command: self.run.clone(),
+            access: self.watch.access()?,
+            terms: self.watch.terms(),
+            announce: self.json.then_some(print_uris as Announce),
+            reread: Box::new(move || started.reread()),
+        })
+    }
+
+    /// Reads arguments and configuration again; returns the offer, or `None` if they differ from
+    /// these in more than that.
+    ///
+    /// # Errors
+    /// As [`serve_args`] and [`Self::offer`].
+    fn reread(&self) -> Result<Option<Offer>> {
+        let args = *serve_args()?;
+        let (paths, exports) = (args.paths.clone(), args.exports.clone());
+        let network = self.network.with_policy_of(&args.network);
+        if args != (Self { paths, exports, network, ..self.clone() }) {
+            return Ok(None);
+        }
+        args.offer().map(Some)
+    }
+
+    /// Returns the drives to serve, and the rules for clients.
     ///
     /// # Errors
     /// Options or tables that contradict each other; a certificate that cannot be used; a directory
     /// without drives.
-    fn prepare(&self) -> Result<(Security, Vec<Planned>)> {
+    fn offer(&self) -> Result<Offer> {
         let has_drives = self.exports.has_drives() || !self.paths.is_empty();
         if let (false, Some(file)) = (has_drives, &self.config) {
             let file = file.display();
             bail!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
         }
-        let security = self.network.security()?;
+        let options = self.network.options(self.exports.rules())?;
         self.opening.hint(&self.paths);
-        let found = exports::expand(&self.paths)?;
-        vhost::check(&self.network, found.len())?;
-        let options = |path: &Path| self.options(path);
-        let mut drives = exports::plan(found, &self.names, &self.exports, options)?;
-        vhost::check(&self.network, drives.len())?;
+        let found = plan::expand(&self.paths)?;
+        self.network.check_device(found.len())?;
+        let opening = |path: &Path| self.options(path);
+        let mut drives = plan::plan(found, &self.names, &self.exports, opening)?;
+        self.network.check_device(drives.len())?;
         if let Some(seconds) = self.follow {
             if self.network.vhost_user().is_some() {
                 bail!("--follow is for clients over NBD: a guest expects that its disk stays");
@@ -186,20 +209,7 @@ impl Args {
         }
         let names: Vec<_> = drives.iter().map(|drive| &*drive.name).collect();
         self.exports.check(&names, self.network.verifies_peers())?;
-        Ok((security, drives))
-    }
-
-    /// Returns the rules and limits for clients.
-    fn policy(&self) -> Policy {
-        self.network.policy(self.exports.rules())
-    }
-
-    fn server_options(&self, security: Security) -> Options {
-        let mut options = Options::default();
-        options.security = security;
-        options.connections_max = self.network.connections_max();
-        options.policy = self.policy();
-        options
+        Ok(Offer { drives, options })
     }
 
     fn options(&self, path: &Path) -> OpenOptions {
@@ -216,15 +226,6 @@ impl Args {
         }
         threads.min(drives)
     }
-
-    /// Returns the I/O backend for the threads of drives: the same as for `runtime`, which has
-    /// already warned about missing features.
-    fn backend(&self, runtime: &Runtime) -> Backend {
-        match Backend::from(self.io) {
-            Backend::Auto if runtime.backend_name() == "threads" => Backend::Threads,
-            backend => backend,
-        }
-    }
 }
 
 /// Runs the subcommand.
@@ -233,108 +234,48 @@ impl Args {
 /// A drive cannot be opened, a socket is in use, or the command cannot be started.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
-    let (security, drives) = args.prepare()?;
-    let access = args.watch.access()?;
+    let settings = args.settings()?;
     if args.check {
-        exports::check(&drives)?;
-        // A restarted server keeps its sockets.
-        let addresses = restart::inherited_addresses().into_iter().chain(args.network.address());
-        args.network.check_reach(addresses, &security)?;
-        let names: Vec<_> = drives.iter().map(|drive| &*drive.name).collect();
-        super::print(&format!("valid: would serve {}\n", names.join(", ")))?;
+        settings.check()?;
+        let drives = settings.offer.drives.iter();
+        let names: Vec<_> = drives.map(|drive| &*drive.name).collect();
+        print(&format!("valid: would serve {}\n", names.join(", ")))?;
         return Ok(Outcome::Good);
     }
-    serve(args, security, drives, access)
+    match server::run(&settings)? {
+        Ended::Well => Ok(Outcome::Good),
+        Ended::Command(code) => Ok(Outcome::Code(code)),
+        Ended::Badly(problem) => {
+            say_error(&chain(&problem));
+            Ok(Outcome::Problem)
+        }
+    }
 }
 
-/// Serves the planned drives until the server ends.
-fn serve(
-    args: &Args,
-    security: Security,
-    drives: Vec<Planned>,
-    access: Option<Access>,
-) -> Result<Outcome> {
-    let runtime = Runtime::new(args.io.into())?;
-    let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
-    let inherited = restart::inherited();
-    let is_restarted = matches!(inherited, Inherited::Sockets(_));
-    // Bind before opening the drives: if a socket is in use, the drives stay unchanged.
-    let (Handover { listeners, clients, others }, _private) = match inherited {
-        Inherited::Sockets(handover) => (handover, None),
-        other => {
-            let (runs_a_command, is_lost) = (args.run.is_some(), matches!(other, Inherited::Lost));
-            let sockets = args.network.listen(&runtime, &security, runs_a_command, is_lost)?;
-            let listeners = sockets.listeners;
-            (Handover { listeners, ..Handover::default() }, sockets.private)
-        }
-    };
-    control::take_over_sockets(others);
-    let addresses: Vec<_> = listeners.iter().filter_map(Listener::tcp_address).collect();
-    args.network.check_reach(addresses.iter().copied(), &security)?;
-    let front_ends = vhost::Socket::bind(&args.network, &runtime)?;
-    let http = super::watch::bind(access)?;
-    let needs_tls = matches!(security, Security::Require(_));
-    let endpoints: Vec<_> = listeners.iter().map(Listener::endpoint).collect();
-    let mut live = Live::new(args, &security, &drives, endpoints.clone());
-    let threads = args.threads(drives.len());
-    let options = args.server_options(security);
-    let (pool, busy_poll_ns) = (args.opening.pool()?, args.opening.busy_poll_ns());
-    let plan = Plan { drives, pool, threads: 1, options, busy_poll_ns };
-    let (mut drives, server) = Drives::open(&runtime, plan, threads, args.backend(&runtime))?;
-    let described = drives.described().concat();
-    let uris = uris::of(&endpoints, &described, needs_tls);
-    uris::log(&described, &uris);
-    runtime.spawn(expiry::watch(runtime.clone(), server.tally().clone()));
-    for listener in listeners {
-        runtime.spawn(server.clone().serve(listener));
-    }
-    clients.into_iter().for_each(|client| server.resume(client));
-    let device = front_ends.serve(&runtime, drives.here(), restart::inherited_guest().as_deref());
-    let (watching, answerers) = super::watch::serve(http, drives.names())?;
-    drives.show(&runtime, answerers, &server, args.watch.terms(), &uris);
-    control::remove_kept_sockets();
-    let printed = if args.json && !is_restarted { uris::print(&described, &uris) } else { Ok(()) };
-    super::notify::ready();
-    let end = printed.and_then(|()| match &args.run {
-        None => Ok(restart::wait_for_a_signal(&runtime, &signals, &addresses, |is_replaced| {
-            live.reload(&runtime, &server, &mut drives, is_replaced)
-        })),
-        Some(command) => command::run(command, &runtime, &signals, &uris[0][0]).map(End::Command),
+/// The result as JSON.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown<'a> {
+    /// The drives, in the order of the command line.
+    drives: Vec<ServedDrive<'a>>,
+}
+
+/// A served drive.
+#[derive(Serialize, JsonSchema)]
+struct ServedDrive<'a> {
+    /// Its file or device.
+    path: &'a Path,
+    /// Name of its export.
+    name: &'a str,
+    /// Addresses for clients, one for each endpoint.
+    uris: &'a [String],
+}
+
+/// Prints the URIs as JSON.
+fn print_uris(served: &[Described], uris: &[Vec<String>]) -> Result<()> {
+    let drives = served.iter().zip(uris).map(|(drive, uris)| ServedDrive {
+        path: &drive.path,
+        name: &drive.name,
+        uris,
     });
-    drop(watching);
-    let left = disconnect(&runtime, &server, &device, &signals, &end);
-    let closed = drives.close();
-    // The tasks hold the runtime; dropping them also removes the files of the listeners.
-    runtime.drop_tasks();
-    let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
-        (Ok((left, guest)), End::Restart(program)) => {
-            restart::restart(&program, left, guest, &signals)
-        }
-        (Ok(_), End::Command(code)) => return Ok(Outcome::Code(code)),
-        (Ok(_), End::Signal) => None,
-        (Err(error), _) => Some(error),
-    };
-    let Some(problem) = problem else { return Ok(Outcome::Good) };
-    say_error(&chain(&problem));
-    Ok(Outcome::Problem)
-}
-
-/// Ends all sessions; returns the clients and the state of a guest, for the next server.
-fn disconnect(
-    runtime: &Runtime,
-    server: &Server,
-    device: &vhost::Device,
-    signals: &Signals,
-    end: &Result<End>,
-) -> Result<(Handover, Option<String>)> {
-    // Both sides end, even if a flush fails.
-    if let Ok(End::Restart(_)) = end {
-        control::keep_sockets();
-        let guest = runtime.block_on(device.hand_over(signals.next(runtime)));
-        let clients = runtime.block_on(server.hand_over());
-        return Ok((clients?, guest?));
-    }
-    let ended = runtime.block_on(device.shutdown());
-    runtime.block_on(server.shutdown())?;
-    ended.map(|()| (Handover::default(), None))
+    print_schema("serve-1", &Shown { drives: drives.collect() })
 }

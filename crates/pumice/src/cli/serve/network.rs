@@ -1,26 +1,20 @@
 //! Where `pumice serve` listens, and which clients it accepts.
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
-use tempfile::TempDir;
 
 use crate::cli::socket_address;
-use pumice_drive::base::clock::while_busy;
-use pumice_drive::runtime::Runtime;
-use pumice_nbd::{Access, Listen, Listener};
-use pumice_nbd::{Identity, Policy, Rules, Security};
+use pumice_nbd::{Access, Identity, Options, Policy, Rules, Security};
 
 /// Options of sockets and of TLS.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub(super) struct Network {
     #[command(flatten)]
-    sockets: UnixSockets,
+    pub(super) sockets: UnixSockets,
 
     /// Permissions of the Unix sockets, in octal [default: set by the umask]
     #[arg(long, value_name = "MODE", value_parser = mode, requires = "UnixSockets")]
@@ -33,11 +27,11 @@ pub(super) struct Network {
     /// Listen on a TCP address; an address that other machines can reach needs --tls require, or
     /// --insecure
     #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
-    listen: Option<SocketAddr>,
+    pub(super) listen: Option<SocketAddr>,
 
     /// Allow other machines to access the drives without encryption
     #[arg(long)]
-    insecure: bool,
+    pub(super) insecure: bool,
 
     /// Whether clients may or must use TLS [default: require with --tls-certificates, else off]
     #[arg(long, value_enum, value_name = "WHETHER")]
@@ -72,10 +66,10 @@ pub(super) struct Network {
 
 /// Unix sockets to listen on.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
-struct UnixSockets {
+pub(super) struct UnixSockets {
     /// Listen on a Unix socket
     #[arg(long, value_name = "SOCKET")]
-    unix: Option<PathBuf>,
+    pub(super) unix: Option<PathBuf>,
 
     /// Serve a single drive as a vhost-user-blk device on a Unix socket: a disk for QEMU,
     /// cloud-hypervisor and other virtual machine monitors that share their guests' memory. A guest
@@ -96,40 +90,22 @@ enum Tls {
     Require,
 }
 
-/// The sockets of a server.
-pub(super) struct Sockets {
-    pub(super) listeners: Vec<Listener>,
-    /// The directory of a private socket, removed on drop.
-    pub(super) private: Option<TempDir>,
-}
-
-impl Sockets {
-    /// Returns the default socket to listen on, if no address is given.
-    fn otherwise(&mut self, runs_a_command: bool) -> Result<Listen> {
-        if !runs_a_command {
-            tracing::info!("every user of this machine may connect: --unix SOCKET restricts that");
-            return Ok(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809))));
-        }
-        let private = Permissions::from_mode(0o700);
-        let directory = tempfile::Builder::new().prefix("pumice").permissions(private).tempdir();
-        let directory = self.private.insert(directory.context("cannot create a socket")?);
-        Ok(Listen::Unix(directory.path().join("socket")))
-    }
-}
-
 impl Network {
-    pub(super) fn connections_max(&self) -> usize {
-        self.connections as usize
-    }
-
-    /// Returns the rules and limits for clients.
-    pub(super) fn policy(&self, rules: BTreeMap<String, Rules>) -> Policy {
-        Policy {
+    /// Returns security, rules and limits for clients.
+    ///
+    /// # Errors
+    /// As [`Self::security`].
+    pub(super) fn options(&self, rules: BTreeMap<String, Rules>) -> Result<Options> {
+        let mut options = Options::default();
+        options.security = self.security()?;
+        options.connections_max = self.connections as usize;
+        options.policy = Policy {
             rules,
             hides_names: self.no_list,
             connections_per_peer_max: self.connections_per_peer.map(|number| number as usize),
             idle_max_ns: self.idle_limit.map(|seconds| u64::from(seconds) * 1_000_000_000),
-        }
+        };
+        Ok(options)
     }
 
     /// Whether clients must show a certificate.
@@ -148,7 +124,7 @@ impl Network {
     ///
     /// # Errors
     /// Options that contradict each other; errors of [`Identity::load`].
-    pub(super) fn security(&self) -> Result<Security> {
+    fn security(&self) -> Result<Security> {
         let with_certificates = self.tls_certificates.is_some();
         let tls = self.tls.unwrap_or(if with_certificates { Tls::Require } else { Tls::Off });
         let Some(directory) = &self.tls_certificates else {
@@ -173,39 +149,20 @@ impl Network {
         })
     }
 
-    /// Returns the sockets passed by systemd and those of the options. Without either, listens on a
-    /// private socket if the server runs a command, else on the default port.
+    /// Returns the permissions and owner of the Unix sockets.
+    pub(super) fn unix_access(&self) -> Access {
+        Access { mode: self.unix_mode, owner: self.unix_owner }
+    }
+
+    /// Checks that there is only one drive, if a device is configured.
     ///
     /// # Errors
-    /// An address is not permitted, or cannot be bound. The sockets of the previous server were
-    /// lost, and no option says where it listened.
-    pub(super) fn listen(
-        &self,
-        runtime: &Runtime,
-        security: &Security,
-        runs_a_command: bool,
-        lost_others: bool,
-    ) -> Result<Sockets> {
-        let passed = Listener::passed()?;
-        let mut sockets = Sockets { listeners: Vec::new(), private: None };
-        let mut listens = Vec::new();
-        listens.extend(self.sockets.unix.clone().map(Listen::Unix));
-        listens.extend(self.listen.map(Listen::Tcp));
-        // A command needs a URI.
-        let needs_no_other = self.vhost_user().is_some() && !runs_a_command;
-        if listens.is_empty() && passed.is_empty() && !needs_no_other {
-            if lost_others {
-                bail!("the sockets of the previous server are lost: start this one again");
-            }
-            listens.push(sockets.otherwise(runs_a_command)?);
+    /// There are several.
+    pub(super) fn check_device(&self, drives: usize) -> Result<()> {
+        if self.vhost_user().is_some() && drives > 1 {
+            bail!("--vhost-user needs a single drive: a device has no name by which to choose one");
         }
-        let passed_addresses = passed.iter().filter_map(Listener::tcp_address);
-        self.check_reach(passed_addresses.chain(self.listen), security)?;
-        for listen in &listens {
-            sockets.listeners.push(self.bind(runtime, listen)?);
-        }
-        sockets.listeners.extend(passed);
-        Ok(sockets)
+        Ok(())
     }
 
     /// Returns the path of the socket for front ends of vhost-user.
@@ -214,42 +171,6 @@ impl Network {
         return self.sockets.vhost_user.as_deref();
         #[cfg(not(feature = "vhost"))]
         None
-    }
-
-    /// Listens on one socket.
-    ///
-    /// # Errors
-    /// It cannot be bound.
-    pub(super) fn bind(&self, runtime: &Runtime, listen: &Listen) -> Result<Listener> {
-        let access = Access { mode: self.unix_mode, owner: self.unix_owner };
-        Ok(runtime.block_on(while_busy(runtime, || Listener::bind(listen, access)))?)
-    }
-
-    /// Returns the address to listen on.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
-        self.listen
-    }
-
-    /// Checks that other machines can reach only encrypted sockets, unless the user allows
-    /// otherwise.
-    ///
-    /// # Errors
-    /// They can reach one of these addresses.
-    pub(super) fn check_reach(
-        &self,
-        addresses: impl IntoIterator<Item = SocketAddr>,
-        security: &Security,
-    ) -> Result<()> {
-        let is_encrypted = matches!(security, Security::Require(_));
-        let is_open = |address: &SocketAddr| !address.ip().is_loopback();
-        let Some(address) = addresses.into_iter().find(is_open) else { return Ok(()) };
-        if is_encrypted || self.insecure {
-            return Ok(());
-        }
-        bail!(
-            "other machines can reach {address}, and NBD is neither encrypted nor authenticated: \
-             use --tls-certificates or --insecure"
-        )
     }
 }
 
@@ -306,8 +227,8 @@ mod tests {
     #[test]
     fn flags_become_limits() {
         let parse = |words: &[&str]| Line::try_parse_from(["serve"].iter().chain(words)).unwrap();
-        let policy = |words: &[&str]| parse(words).network.policy(BTreeMap::new());
-        assert_eq!(policy(&[]), Policy::default());
+        let options = |words: &[&str]| parse(words).network.options(BTreeMap::new()).unwrap();
+        assert_eq!(options(&[]).policy, Policy::default());
         let expected = Policy {
             hides_names: true,
             connections_per_peer_max: Some(3),
@@ -315,7 +236,7 @@ mod tests {
             ..Policy::default()
         };
         let words = ["--no-list", "--connections-per-peer=3", "--idle-limit=60"];
-        assert_eq!(policy(&words), expected);
-        assert_eq!(parse(&["--connections=7"]).network.connections_max(), 7);
+        assert_eq!(options(&words).policy, expected);
+        assert_eq!(options(&["--connections=7"]).connections_max, 7);
     }
 }

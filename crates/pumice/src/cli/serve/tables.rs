@@ -86,7 +86,7 @@ impl Exports {
         let mut tables = BTreeMap::new();
         for FoundTable { name, matches, position } in found {
             let table = Table::from_arg_matches(&matches)?;
-            super::exports::check_text(&format!("{position}: the name of an export"), &name)?;
+            super::plan::check_text(&format!("{position}: the name of an export"), &name)?;
             if name.is_empty() {
                 bail!("{position}: an export needs a name");
             }

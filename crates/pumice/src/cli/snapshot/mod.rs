@@ -19,11 +19,11 @@ use pumice_report::{Align, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::environment;
 use super::output::{self, counted};
 use super::{Outcome, lossy, open, print, print_schema};
 use crate::cli::keys::KeyArgs;
 use crate::control::{Answer, Client, Request};
+use crate::environment;
 use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind};

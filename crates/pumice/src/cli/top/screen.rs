@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::watching::Watching;
 use super::{nanoseconds, view};
-use crate::cli::signals;
+use crate::signals;
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::{Backend, Runtime};
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
+use super::Settings;
 use super::exports::Served;
-use super::network::Network;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Lineage, Listen, Listener};
 use pumice_vhost::{Identity, KnownGuest, SERIAL_BYTES, Server};
@@ -15,27 +15,17 @@ use pumice_vhost::{Identity, KnownGuest, SERIAL_BYTES, Server};
 pub(super) struct Socket(Option<(Listener, PathBuf)>);
 
 /// The device of a server, if there is one, and the state of its drive when the server ends.
+#[derive(Default)]
 pub(super) struct Device(Option<(Rc<Server>, String)>);
-
-/// Checks that there is only one drive, if a device is configured.
-///
-/// # Errors
-/// There are several.
-pub(super) fn check(network: &Network, drives: usize) -> Result<()> {
-    if network.vhost_user().is_some() && drives > 1 {
-        bail!("--vhost-user needs a single drive: a device has no name by which to choose one");
-    }
-    Ok(())
-}
 
 impl Socket {
     /// Listens.
     ///
     /// # Errors
     /// The socket cannot be bound.
-    pub(super) fn bind(network: &Network, runtime: &Runtime) -> Result<Self> {
-        let Some(path) = network.vhost_user() else { return Ok(Self(None)) };
-        let listener = network.bind(runtime, &Listen::Unix(path.to_owned()))?;
+    pub(super) fn bind(settings: &Settings, runtime: &Runtime) -> Result<Self> {
+        let Some(path) = &settings.vhost_user else { return Ok(Self(None)) };
+        let listener = settings.bind(runtime, &Listen::Unix(path.to_owned()))?;
         Ok(Self(Some((listener, path.to_owned()))))
     }
 

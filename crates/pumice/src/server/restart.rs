@@ -30,9 +30,12 @@ use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::cli::signals::{self, Signals};
-use crate::cli::{chain, keys, notify};
+use super::Server;
+use crate::cli::keys;
 use crate::control;
+use crate::notify;
+use crate::remedy::chain_of as chain;
+use crate::signals::{self, Signals};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Handover;
 
@@ -55,29 +58,18 @@ pub(super) enum End {
     Restart(PathBuf),
 }
 
-/// The handover that a server finds when it starts.
-pub(super) enum Inherited {
-    /// There was no previous server.
-    Nothing,
-    /// The handover of the previous server cannot be used.
-    Lost,
-    /// Sockets of the previous server.
-    Sockets(Handover),
-}
-
 /// Returns the handover of the previous server, if there was one.
-pub(super) fn inherited() -> Inherited {
-    match received() {
-        Ok(None) => Inherited::Nothing,
-        Ok(Some(handover)) => {
-            tracing::info!(clients = handover.clients.len(), "restarted");
-            Inherited::Sockets(handover)
-        }
-        Err(error) => {
-            tracing::error!(error = %chain(&error), "restarted without the clients");
-            Inherited::Lost
-        }
+///
+/// # Errors
+/// It cannot be used.
+pub(super) fn inherited() -> Result<Option<Handover>> {
+    let inherited = received();
+    match &inherited {
+        Ok(None) => {}
+        Ok(Some(handover)) => tracing::info!(clients = handover.clients.len(), "restarted"),
+        Err(error) => tracing::error!(error = %chain(error), "restarted without the clients"),
     }
+    inherited
 }
 
 /// Returns the addresses that the next server would inherit, if this process checks its program.
@@ -112,34 +104,32 @@ pub(super) fn restart(
         return None;
     }
     tracing::info!(program = %program.display(), clients = left.clients.len(), "restarting");
-    Some(become_program(program, &left, guest))
+    let Err(error) = become_program(program, &left, guest);
+    Some(error)
 }
 
-/// Waits for a signal. On SIGHUP calls `reload` with whether the program has been replaced; it
-/// returns whether it has applied all changes. If not, returns a program to restart as, which would
-/// inherit sockets with these addresses.
-pub(super) fn wait_for_a_signal(
-    runtime: &Runtime,
-    signals: &Signals,
-    addresses: &[SocketAddr],
-    mut reload: impl FnMut(bool) -> Result<bool>,
-) -> End {
-    loop {
-        runtime.block_on(signals.next(runtime));
-        if signals.is_ending() {
-            return End::Signal;
-        }
-        notify::reloading();
-        let reloaded = runtime
-            .block_on(program(runtime, addresses))
-            .and_then(|program| Ok((reload(is_replaced(&program))?, program)));
-        match reloaded {
-            _ if signals.is_ending() => return End::Signal,
-            Ok((true, _)) => notify::ready(),
-            Ok((false, program)) => return End::Restart(program),
-            Err(error) => {
-                tracing::error!(error = %chain(&error), "not restarted: the server continues");
-                notify::ready();
+impl Server<'_> {
+    /// Waits for a signal. On SIGHUP reloads; if not all changes can be applied, the server has to
+    /// restart.
+    pub(super) fn wait_for_a_signal(&mut self) -> End {
+        let (runtime, signals) = (self.runtime.clone(), self.signals.clone());
+        loop {
+            runtime.block_on(signals.next(&runtime));
+            if signals.is_ending() {
+                return End::Signal;
+            }
+            notify::reloading();
+            let reloaded = runtime
+                .block_on(program(&runtime, &self.addresses))
+                .and_then(|program| Ok((self.reload(is_replaced(&program))?, program)));
+            match reloaded {
+                _ if signals.is_ending() => return End::Signal,
+                Ok((true, _)) => notify::ready(),
+                Ok((false, program)) => return End::Restart(program),
+                Err(error) => {
+                    tracing::error!(error = %chain(&error), "not restarted: the server continues");
+                    notify::ready();
+                }
             }
         }
     }
@@ -164,7 +154,8 @@ fn received() -> Result<Option<Handover>> {
 }
 
 /// Returns the program to restart as: the file that this one was started from, if it runs and
-/// accepts the arguments and the current configuration.
+/// accepts the arguments and the current configuration. It would inherit sockets with these
+/// addresses.
 ///
 /// # Errors
 /// The program does not run or does not accept them, or not in time.
@@ -216,14 +207,11 @@ async fn output(runtime: &Runtime, mut command: Command) -> Result<Output> {
 
 /// Executes `program`, which continues with the handover. Returns only on failure; the clients are
 /// then lost.
-fn become_program(program: &Path, handover: &Handover, guest: Option<String>) -> anyhow::Error {
-    match try_to_become(program, handover, guest) {
-        Err(error) => error,
-        Ok(never) => match never {},
-    }
-}
-
-fn try_to_become(program: &Path, handover: &Handover, guest: Option<String>) -> Result<Infallible> {
+fn become_program(
+    program: &Path,
+    handover: &Handover,
+    guest: Option<String>,
+) -> Result<Infallible> {
     let cannot = "cannot hand connections over";
     let (ours, theirs) = UnixStream::pair().context(cannot)?;
     handover.send(&ours)?;

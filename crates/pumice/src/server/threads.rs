@@ -28,8 +28,8 @@ use async_channel::{Receiver, Sender, bounded};
 use super::drive_thread::{DriveThread, Plan, Showing};
 use super::exports::{Planned, Served};
 use super::snapshots;
-use crate::cli::signals;
-use crate::cli::watch::Answerer;
+use super::watch::Answerer;
+use crate::signals;
 use crate::watch::{Names, Terms};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Announcement, Policy, RemoteExports, Server};
@@ -68,9 +68,9 @@ enum Order {
 
 /// The facts that other threads know of an open drive.
 #[derive(Clone)]
-pub(super) struct Described {
-    pub(super) path: PathBuf,
-    pub(super) name: String,
+pub(crate) struct Described {
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
     pub(super) is_direct: bool,
     pub(super) io: &'static str,
 }
@@ -406,8 +406,6 @@ mod tests {
     use pumice_drive::media::file::FileMedium;
     use pumice_nbd::Options;
 
-    use super::super::exports;
-    use super::super::tables::Exports;
     use super::*;
     use crate::cli::open;
 
@@ -424,14 +422,16 @@ mod tests {
         let path = directory.path().join("evil.pumice");
         let runtime = Runtime::new(Backend::Auto).unwrap();
         drive(&runtime, &path);
-        let options = |_: &Path| OpenOptions::default();
-        let drives = exports::plan(
-            exports::expand(std::slice::from_ref(&path)).unwrap(),
-            &exports::Names::default(),
-            &Exports::default(),
-            options,
-        )
-        .unwrap();
+        let drives = vec![Planned {
+            path: path.clone(),
+            name: "evil".to_owned(),
+            description: None,
+            options: OpenOptions::default(),
+            is_found: false,
+            file: None,
+            snapshot: None,
+            follow_ns: None,
+        }];
         let (pool, options) = (None, Options::default());
         let plan = Plan { drives, pool, threads: 1, options, busy_poll_ns: 0 };
         let (orders, taken) = bounded(1);

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::exports::{self, Planned, Served};
 use super::snapshots::Front;
 use super::threads::Described;
-use crate::cli::watch::{self, Answerer};
+use super::watch::{self, Answerer};
 use crate::storage::Storage;
 use crate::watch::{Terms, Watch};
 use pumice_drive::codec::{Pool, Workers};

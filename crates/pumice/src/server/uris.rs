@@ -1,13 +1,6 @@
 //! The URIs under which clients reach the drives.
 
-use std::path::Path;
-
-use anyhow::Result;
-use schemars::JsonSchema;
-use serde::Serialize;
-
 use super::threads::Described;
-use crate::cli::print_schema;
 use pumice_nbd::Endpoint;
 
 /// Returns the URIs of each drive: one for each endpoint.
@@ -39,35 +32,4 @@ pub(super) fn log(served: &[Described], uris: &[Vec<String>]) {
             "serving a drive"
         );
     }
-}
-
-/// The result as JSON.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Shown<'a> {
-    /// The drives, in the order of the command line.
-    drives: Vec<ServedDrive<'a>>,
-}
-
-/// A served drive.
-#[derive(Serialize, JsonSchema)]
-struct ServedDrive<'a> {
-    /// Its file or device.
-    path: &'a Path,
-    /// Name of its export.
-    name: &'a str,
-    /// Addresses for clients, one for each endpoint.
-    uris: &'a [String],
-}
-
-/// Prints the URIs as JSON.
-///
-/// # Errors
-/// stdout cannot be written.
-pub(super) fn print(served: &[Described], uris: &[Vec<String>]) -> Result<()> {
-    let drives = served.iter().zip(uris).map(|(drive, uris)| ServedDrive {
-        path: &drive.path,
-        name: &drive.name,
-        uris,
-    });
-    print_schema("serve-1", &Shown { drives: drives.collect() })
 }

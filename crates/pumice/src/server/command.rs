@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::cli::signals::Signals;
+use crate::signals::Signals;
 use pumice_drive::runtime::Runtime;
 
 /// Runs a shell command, which a signal terminates; returns its exit code.

@@ -2,23 +2,19 @@
 
 use anyhow::Result;
 
+use super::Settings;
 use super::exports::Served;
-use super::network::Network;
 use pumice_drive::runtime::Runtime;
 
 /// No socket.
 pub(super) struct Socket;
 
 /// No device.
+#[derive(Default)]
 pub(super) struct Device;
 
-/// Does nothing: there is no option to check.
-pub(super) fn check(_: &Network, _: usize) -> Result<()> {
-    Ok(())
-}
-
 impl Socket {
-    pub(super) fn bind(_: &Network, _: &Runtime) -> Result<Self> {
+    pub(super) fn bind(_: &Settings, _: &Runtime) -> Result<Self> {
         Ok(Self)
     }
 

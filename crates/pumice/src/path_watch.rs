@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use super::signals;
+use crate::signals;
 use pumice_drive::media::file::{Look, PathWatch};
 
 /// Pause between two checks: two system calls for each drive. Arbitrary.
@@ -23,7 +23,7 @@ static LOOKER: LazyLock<Option<Sender<PathWatch>>> = LazyLock::new(|| {
 });
 
 /// Checks a drive from now on, until it is closed, and logs changes.
-pub(super) fn watch(drive: PathWatch) {
+pub(crate) fn watch(drive: PathWatch) {
     if let Some(looker) = &*LOOKER {
         // The thread does not end.
         let _ = looker.send(drive);

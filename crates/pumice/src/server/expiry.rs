@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cli::environment::unix_seconds;
+use crate::environment::unix_seconds;
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Tally, Validity};
