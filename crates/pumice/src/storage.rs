@@ -23,8 +23,6 @@ use pumice_drive::crypt::Cipher;
 use pumice_drive::format::{ARRAY_HEADER_BYTES, ArrayHeader, MemberState};
 use pumice_drive::media::array::{Array, ArrayInfo, Assembly, Patience, read_header};
 use pumice_drive::media::file::{FileMedium, FileOptions, PathWatch};
-#[cfg(feature = "bench")]
-use pumice_drive::media::layer::{Kept, Speed, Throttle};
 use pumice_drive::media::tier::{Status, place_of};
 use pumice_drive::media::{
     Capabilities, CopyId, Geometry, Medium, SLOTS, SUPERBLOCK_SLOTS, slot_offset,
@@ -64,9 +62,6 @@ pub(crate) enum Storage {
     Array(Box<Array<FileMedium>>, PathBuf),
     /// A bucket.
     Remote(Box<Remote>),
-    /// A file that is slowed down to the speed of a device that the demo shows.
-    #[cfg(feature = "bench")]
-    Slow(Box<Throttle<FileMedium, Runtime>>),
 }
 
 /// The members that may be absent.
@@ -218,26 +213,6 @@ impl Storage {
             Self::File(file) => file.set_cipher(cipher),
             Self::Array(array, _) => array.set_cipher(cipher),
             Self::Remote(remote) => remote.set_cipher(cipher),
-            #[cfg(feature = "bench")]
-            Self::Slow(slow) => slow.inner_mut().set_cipher(cipher),
-        }
-    }
-
-    /// Returns the medium, limited to `speed`; only a medium on a single file can be limited.
-    #[cfg(feature = "bench")]
-    pub(crate) fn slowed(self, runtime: &Runtime, speed: Speed) -> Self {
-        match self {
-            Self::File(file) => Self::Slow(Box::new(Throttle::new(file, runtime.clone(), speed))),
-            other => other,
-        }
-    }
-
-    /// Returns whether a file that is slowed down has kept up with the limits.
-    #[cfg(feature = "bench")]
-    pub(crate) fn kept(&self) -> Kept {
-        match self {
-            Self::Slow(slow) => slow.kept(),
-            _ => Kept::default(),
         }
     }
 
@@ -247,8 +222,6 @@ impl Storage {
             Self::File(file) => vec![what(file)],
             Self::Array(array, _) => array.media().iter().map(|medium| what(medium)).collect(),
             Self::Remote(remote) => remote.journal().map(what).into_iter().collect(),
-            #[cfg(feature = "bench")]
-            Self::Slow(slow) => vec![what(slow.inner())],
         }
     }
 
@@ -258,8 +231,6 @@ impl Storage {
             Self::File(file) => file.path(),
             Self::Array(_, path) => path,
             Self::Remote(remote) => remote.path(),
-            #[cfg(feature = "bench")]
-            Self::Slow(slow) => slow.inner().path(),
         }
     }
 
@@ -364,8 +335,6 @@ macro_rules! on_each {
             Self::File(file) => file.$method($($argument),*),
             Self::Array(array, _) => array.$method($($argument),*),
             Self::Remote(remote) => remote.$method($($argument),*),
-            #[cfg(feature = "bench")]
-            Self::Slow(slow) => slow.$method($($argument),*),
         }
     };
     // Boxed for all kinds but a file, so that a drive on one file does not carry their state.
@@ -374,16 +343,14 @@ macro_rules! on_each {
             Self::File(file) => file.$method($($argument),*).await,
             Self::Array(array, _) => Box::pin(array.$method($($argument),*)).await,
             Self::Remote(remote) => Box::pin(remote.$method($($argument),*)).await,
-            #[cfg(feature = "bench")]
-            Self::Slow(slow) => Box::pin(slow.$method($($argument),*)).await,
         }
     };
 }
 
 impl Storage {
-    /// Returns the medium of a drive.
+    /// Returns the medium of a drive that was opened on one.
     pub(crate) fn of(drive: &pumice_drive::Drive) -> &Self {
-        drive.medium().downcast_ref().expect("the program opens drives on nothing else")
+        drive.medium().downcast_ref().expect("the drive was opened on a storage")
     }
 }
 

@@ -78,7 +78,7 @@ fn a_round_shows_the_drives_side_by_side() {
 fn an_interrupted_demo_leaves_nothing_behind() {
     let directory = tempfile::Builder::new().prefix("pumice-").tempdir().unwrap();
     let Some([data, scratch, runtime]) = folders(directory.path()) else { return };
-    for (signal, moment) in [(Signal::INT, "lz4"), (Signal::TERM, "lz4.sock")] {
+    for (signal, moment) in [(Signal::INT, "lz4"), (Signal::TERM, "socket")] {
         let mut command = Command::new(PUMICE);
         command.arg("demo").arg(&data).arg("--scratch").arg(&scratch);
         let mut child = spawn(command.env("PUMICE_RUNTIME_DIR", runtime.join("pumice")));

@@ -91,11 +91,6 @@ impl<M: Medium, C: Clock> Throttle<M, C> {
         &self.inner
     }
 
-    /// Returns the wrapped medium for changes.
-    pub fn inner_mut(&mut self) -> &mut M {
-        &mut self.inner
-    }
-
     /// Returns whether the wrapped medium has kept up.
     pub fn kept(&self) -> Kept {
         self.kept.get()

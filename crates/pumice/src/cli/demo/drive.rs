@@ -1,35 +1,33 @@
-//! A drive on flash of 2011: a file in the temporary folder, limited to the speed of such flash,
-//! and served over a link of that time.
+//! Two drives on flash of 2011: files in the temporary folder, limited to the speed of such flash,
+//! and served over links of that time.
 //!
 //! ```text
-//! client -- NBD, Unix socket --> Linked: 260 MB/s --> the drive --> Throttle: 97 MB/s --> a file
-//!                                +------------------- a thread -------------------+
+//! client -- NBD, Unix socket --> Linked: 260 MB/s --> a drive --> Throttle: 97 MB/s --> a file
+//! a thread for the benchmark     +------------ the main thread, for both drives ------------+
 //! ```
 //!
 //! Both limits are those of one published drive, see `published`, so that measurements between them
 //! depend on the data and the drive, and not on the disk below.
 
-use std::fs;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 
-use anyhow::{Context, Result, anyhow, bail};
-use async_channel::{Receiver, Sender, bounded};
+use anyhow::{Result, anyhow, bail};
+use async_channel::bounded;
 
-use super::load::Client;
 use super::{DISK_BYTES, Defect};
+use crate::cli::check::list;
+use crate::cli::create::segment_bytes_of;
 use crate::cli::open;
-use crate::signals;
+use crate::environment::{new_identity, unix_seconds};
 use pumice_drive::base::{self, Clock};
-use pumice_drive::controller::{Drive, Extent, Info, OpenOptions};
-use pumice_drive::media::layer::{Kept, Pipe, Speed};
+use pumice_drive::codec::Codec;
+use pumice_drive::controller::{Depth, Drive, OpenOptions, Spec, check, create};
+use pumice_drive::media::file::FileMedium;
+use pumice_drive::media::layer::{Pipe, Speed, Throttle};
 use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::client::Uri;
 use pumice_nbd::{Access, Disk, Durability, Export, Listen, Listener, Options, Server};
 
 /// The flash. Its write rate is that of the published drive for incompressible data. The rate of
@@ -46,125 +44,107 @@ pub(super) const FLASH: Speed = Speed {
 /// Gb/s.
 pub(super) const LINK_BYTES_PER_S: u64 = 260_000_000;
 
-/// Asks the thread of a drive for its state.
-type Question = mpsc::Sender<State>;
-
-/// The state that the thread of a drive reports.
-pub(super) struct State {
-    pub(super) info: Info,
-    pub(super) kept: Kept,
+/// A drive in the temporary folder.
+pub(super) struct Side {
+    pub(super) codec: Codec,
+    pub(super) uri: Uri,
+    pub(super) drive: Rc<Drive>,
+    flash: Rc<Throttle<FileMedium, Runtime>>,
 }
 
-/// A drive in the temporary folder, and the thread that serves it.
-pub(super) struct DemoDrive {
-    path: PathBuf,
-    pub(super) socket: PathBuf,
-    /// Ends the thread when dropped.
-    questions: Option<Sender<Question>>,
-    thread: Option<JoinHandle<Result<()>>>,
+impl Side {
+    fn create(runtime: &Runtime, folder: &Path, socket: &Path, codec: Codec) -> Result<Self> {
+        let name = codec.to_string();
+        let path = folder.join(&name);
+        let spec = Spec {
+            created_seconds: unix_seconds(),
+            segment_bytes: segment_bytes_of(DISK_BYTES),
+            codec,
+            ..Spec::new(new_identity(), DISK_BYTES)
+        };
+        FileMedium::create(&path, spec.geometry()?.medium_bytes(), false)?;
+        let file = open::blank(runtime, &path)?;
+        runtime.block_on(create(&file, &spec))?;
+        let flash = Rc::new(Throttle::new(file, runtime.clone(), FLASH));
+        let opening = Drive::open(flash.clone(), runtime.clock(), OpenOptions::default());
+        let drive = runtime.block_on(opening)?;
+        Ok(Self { codec, uri: Uri::unix(socket, &name), drive, flash })
+    }
 }
 
-impl DemoDrive {
-    fn start(folder: &Path, codec: &str) -> Result<Self> {
-        let (path, socket) = (folder.join(codec), folder.join(format!("{codec}.sock")));
-        let size = DISK_BYTES.to_string();
-        let mut create = pumice()?;
-        create.arg("create").arg(&path).args(["--size", &size, "--codec", codec]);
-        let output = create.output().context("cannot run pumice create")?;
-        if !output.status.success() {
-            let message = String::from_utf8_lossy(&output.stderr);
-            let message = message.trim();
-            bail!("{}", message.strip_prefix("pumice: ").unwrap_or(message));
+/// Both drives and their server, which runs while this thread runs `runtime`.
+pub(super) struct Drives {
+    pub(super) runtime: Runtime,
+    /// The drive that compresses, and the other.
+    pub(super) sides: [Side; 2],
+    server: Rc<Server>,
+}
+
+impl Drives {
+    pub(super) fn start(folder: &Path) -> Result<Self> {
+        let runtime = Runtime::new(Backend::Auto)?;
+        let socket = folder.join("socket");
+        let side = |codec| Side::create(&runtime, folder, &socket, codec);
+        let sides = [side(Codec::Lz4)?, side(Codec::None)?];
+        let export = |Side { uri, drive, .. }: &Side| {
+            let (drive, clock) = (drive.clone(), runtime.clone());
+            let linked = Linked { drive, pipe: Pipe::default(), clock };
+            Rc::new(Export::new(uri.export(), "a drive of the demo", Rc::new(linked)))
+        };
+        let exports = sides.iter().map(export).collect();
+        let server = Server::new(runtime.clone(), exports, Options::default());
+        let listener = Listener::bind(&Listen::Unix(socket), Access::default())?;
+        runtime.spawn(server.clone().serve(listener));
+        Ok(Self { runtime, sides, server })
+    }
+
+    /// Serves the drives until `work`, on another thread, has ended.
+    pub(super) fn serve_during<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        let (working, ended) = bounded::<()>(1);
+        thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let _working = working;
+                work()
+            });
+            // Fails once the thread has dropped its end of the channel.
+            let _ = self.runtime.block_on(ended.recv());
+            thread.join().unwrap_or_else(|_| Err(anyhow!("the benchmark panicked")))
+        })
+    }
+
+    /// Closes and checks the drives. Returns the share of the operations for which the disk below
+    /// took longer than the limit.
+    pub(super) fn finish(&self) -> Result<f64> {
+        let (mut operations, mut late) = (0, 0);
+        for kept in self.sides.iter().map(|side| side.flash.kept()) {
+            operations += kept.operations;
+            late += kept.late;
         }
-        let (questions, asked) = bounded(1);
-        let (ready, served) = mpsc::channel();
-        let (at, listen) = (path.clone(), socket.clone());
-        let serving = move || serve(&at, listen, ready, &asked);
-        let thread = signals::blocked(|| thread::spawn(serving))?;
-        let mut drive = Self { path, socket, questions: Some(questions), thread: Some(thread) };
-        match served.recv() {
-            Ok(()) => Ok(drive),
-            // The thread has ended before it served anything.
-            Err(_) => {
-                drive.stop()?;
-                bail!("{} was not served", drive.path.display())
+        self.runtime.block_on(async {
+            self.server.shutdown().await?;
+            for Side { drive, flash, .. } in &self.sides {
+                drive.close().await?;
+                let report = check(flash.inner(), Depth::Full, &mut |_| ()).await?;
+                if report.problem_count > 0 {
+                    let found = list(&report.problems, report.problem_count);
+                    let found = found.lines().collect::<Vec<_>>().join("; ");
+                    bail!(Defect(format!("the check of a drive found a problem: {found}")));
+                }
             }
-        }
-    }
-
-    pub(super) fn state(&self) -> Result<State> {
-        let (answer, answered) = mpsc::channel();
-        let asked = self.questions.as_ref().is_some_and(|all| all.send_blocking(answer).is_ok());
-        let state = answered.recv().ok().filter(|_| asked);
-        state.with_context(|| format!("no answer from the thread of {}", self.path.display()))
-    }
-
-    /// Ends the thread; returns its error.
-    fn stop(&mut self) -> Result<()> {
-        self.questions = None;
-        let ended = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
-        ended.unwrap_or_else(|_| Err(anyhow!("the thread of {} panicked", self.path.display())))
-    }
-
-    /// Closes the drive, checks it and removes it.
-    pub(super) fn finish(mut self) -> Result<()> {
-        self.stop()?;
-        let check = pumice()?.arg("check").arg(&self.path).output();
-        let check = check.context("cannot run pumice check")?;
-        if !check.status.success() {
-            let found = String::from_utf8_lossy(&check.stdout);
-            let found = found.lines().collect::<Vec<_>>().join("; ");
-            bail!(Defect(format!("pumice check found a problem: {found}")));
-        }
-        fs::remove_file(&self.path).context("cannot remove the drive")
+            anyhow::Ok(())
+        })?;
+        Ok(late as f64 / operations.max(1) as f64)
     }
 }
 
-impl Drop for DemoDrive {
+impl Drop for Drives {
     fn drop(&mut self) {
-        // Either it was stopped before, or another error is reported.
-        let _ = self.stop();
+        // Tasks hold the files.
+        self.runtime.drop_tasks();
     }
-}
-
-/// Returns a command that runs this program.
-fn pumice() -> Result<Command> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut command = Command::new(program);
-    // In a separate process group, Ctrl-C reaches only the demo, which waits for its children.
-    command.process_group(0);
-    Ok(command)
-}
-
-/// Serves the drive at `path` until all senders of questions are gone.
-fn serve(
-    path: &Path,
-    socket: PathBuf,
-    ready: mpsc::Sender<()>,
-    asked: &Receiver<Question>,
-) -> Result<()> {
-    let runtime = Runtime::new(Backend::Auto)?;
-    let medium = open::medium(&runtime, path, false)?;
-    let medium = Rc::new(medium.slowed(&runtime, FLASH));
-    let opening = Drive::open(medium.clone(), runtime.clock(), OpenOptions::default());
-    let drive = runtime.block_on(opening)?;
-    let listener = Listener::bind(&Listen::Unix(socket), Access::default())?;
-    let linked = Linked { drive: drive.clone(), pipe: Pipe::default(), clock: runtime.clone() };
-    let export = Rc::new(Export::new("", "a drive of the demo", Rc::new(linked)));
-    let server = Server::new(runtime.clone(), vec![export], Options::default());
-    runtime.spawn(server.clone().serve(listener));
-    // The waiting thread may have been interrupted.
-    let _ = ready.send(());
-    runtime.block_on(async {
-        while let Ok(question) = asked.recv().await {
-            let _ = question.send(State { info: drive.info(), kept: medium.kept() });
-        }
-        let ended = server.shutdown().await;
-        drive.close().await?;
-        ended
-    })?;
-    runtime.drop_tasks();
-    Ok(())
 }
 
 /// A drive at the end of a link, which passes one transfer after another.
@@ -228,33 +208,5 @@ impl Disk for Linked {
 
     async fn prefetch(&self, offset: u64, len: u64) -> base::Result<()> {
         self.drive.prefetch(offset, len).await
-    }
-
-    async fn extents(
-        &self,
-        offset: u64,
-        len: u64,
-        visit: impl FnMut(Extent) -> bool,
-    ) -> base::Result<()> {
-        self.drive.extents(offset, len, visit).await
-    }
-}
-
-/// A drive and its client.
-pub(super) struct Side {
-    pub(super) codec: &'static str,
-    pub(super) client: Client,
-    pub(super) drive: DemoDrive,
-}
-
-impl Side {
-    pub(super) fn start(
-        folder: &Path,
-        codec: &'static str,
-        interrupted: &Arc<AtomicBool>,
-    ) -> Result<Self> {
-        let drive = DemoDrive::start(folder, codec)?;
-        let client = Client::connect(&drive.socket, interrupted.clone())?;
-        Ok(Self { codec, client, drive })
     }
 }

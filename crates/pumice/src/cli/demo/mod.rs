@@ -9,21 +9,19 @@
 //!   -> headline, verdict and one chart, on the terminal and on a page        (`show`)
 //! ```
 //!
-//! * `load`: requests over NBD; `published`: the results of 2011.
+//! * `published`: the results of 2011.
 //!
 //! The demo removes the folder and the drives when it ends, even after Ctrl-C: a signal ends the
 //! run at the next request, and cleanup is the same as after any error.
 
 mod drive;
 mod files;
-mod load;
 mod published;
 mod sample;
 mod show;
 mod speed;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
@@ -31,7 +29,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::drive::Side;
+use self::drive::Drives;
 use self::files::Line;
 use self::published::Published;
 use self::sample::Sample;
@@ -170,7 +168,7 @@ fn is_defect(error: &anyhow::Error) -> bool {
 }
 
 /// Runs the whole demo, and writes the page.
-fn compare(args: &Args, source: &Source<'_>, interrupted: &Arc<AtomicBool>) -> Result<DemoResult> {
+fn compare(args: &Args, source: &Source<'_>, interrupted: &AtomicBool) -> Result<DemoResult> {
     let scratch = source.scratch;
     let folder = tempfile::Builder::new().prefix("pumice-demo-").tempdir_in(scratch);
     let folder =
@@ -184,26 +182,16 @@ fn compare(args: &Args, source: &Source<'_>, interrupted: &Arc<AtomicBool>) -> R
     let Sample { bytes, files_bytes } = Sample::draw(&args.path, args.bytes, interrupted)?;
     let sample = folder.path().join("sample");
     std::fs::write(&sample, &bytes).context("cannot write to the temporary folder")?;
-    let mut sides = [
-        Side::start(folder.path(), "lz4", interrupted)?,
-        Side::start(folder.path(), "none", interrupted)?,
-    ];
-    let files = files::real_data(&mut sides, &args.path, &bytes, &bar)?;
+    let drives = Drives::start(folder.path())?;
+    let files = files::real_data(&drives, &args.path, &bytes, interrupted, &bar)?;
     drop(bytes);
+    let uris = drives.sides.each_ref().map(|side| side.uri.clone());
     let real = (&*sample, &*args.path);
-    let Measured { cells, results } =
-        speed::run(&sides, folder.path(), real, args.rounds, interrupted, &bar)?;
-    let (mut operations, mut late) = (0, 0);
-    for side in sides {
-        bar.set_message(format!("{}: checking every checksum", side.codec));
-        let kept = side.drive.state()?.kept;
-        operations += kept.operations;
-        late += kept.late;
-        side.client.disconnect()?;
-        side.drive.finish()?;
-    }
+    let measuring = || speed::run(uris, folder.path(), real, args.rounds, interrupted, &bar);
+    let Measured { cells, results } = drives.serve_during(measuring)?;
+    bar.set_message("checking every checksum of both drives");
+    let late_share = drives.finish()?;
     bar.finish_and_clear();
-    let late_share = late as f64 / operations.max(1) as f64;
     let (rounds, published) = (args.rounds, published::WRITES);
     let shown = DemoResult { cells, files, files_bytes, late_share, rounds, published };
     show::page(&shown, &results, source)?;

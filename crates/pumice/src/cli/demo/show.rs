@@ -268,7 +268,11 @@ mod tests {
             },
         };
         let cells = kinds.into_iter().zip(compared).map(cell).collect();
-        let files = [Line::sample("lz4", 0.5), Line::sample("none", 1.0)];
+        let files = [0.5, 1.0].map(|write_amplification| Line {
+            host_bytes: 64 << 20,
+            write_amplification,
+            ..Line::default()
+        });
         DemoResult { cells, files, files_bytes: 9 << 30, late_share, rounds: 8, published: WRITES }
     }
 

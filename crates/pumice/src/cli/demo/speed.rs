@@ -2,6 +2,7 @@
 //!
 //! The drives take turns, one run each: a change on the machine then affects both alike.
 
+use std::iter::repeat_n;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -10,17 +11,14 @@ use indicatif::ProgressBar;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::drive::Side;
 use crate::environment::unix_seconds;
 use pumice_bench::compare::{ComparedCell, compare};
-use pumice_bench::payload::measure;
+use pumice_bench::payload::{KindName, Saving, measure};
 use pumice_bench::results::{Header, Results, RunResult};
 use pumice_bench::runner::End;
 use pumice_bench::stats::VISIT_SPREAD;
 use pumice_bench::target::{Contender, Location};
-use pumice_bench::workload::{
-    Cache, Ends, Flush, Level, Operation, Order, Pattern, Plan, Test, Unit, Workload,
-};
+use pumice_bench::workload::{Changes, Operation, Plan, Preset};
 use pumice_bench::{Benchmark, Contest, Sink, Status};
 use pumice_drive::codec::Codec;
 use pumice_nbd::client::Uri;
@@ -59,6 +57,11 @@ pub(super) enum Kind {
     Files,
 }
 
+/// Returns the kinds of data, in the order of the plan's levels.
+fn kinds() -> impl Iterator<Item = Kind> {
+    repeat_n(Kind::Made, SAVINGS.len()).chain([Kind::Database, Kind::Files])
+}
+
 /// One kind of data on both drives.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct Cell {
@@ -81,26 +84,20 @@ pub(super) struct Measured {
 /// Shows the progress.
 struct Turns<'a> {
     bar: &'a ProgressBar,
-    rounds: u32,
-    names: Vec<String>,
-    levels: Vec<String>,
+    headers: Vec<Header>,
 }
 
 impl Sink for Turns<'_> {
     fn begin(&mut self, headers: &[Header]) -> pumice_bench::Result<()> {
-        self.names = headers.iter().map(|header| header.name().to_owned()).collect();
-        let levels = &headers[0].plan.levels;
-        self.levels = levels.iter().map(|level| level.name.clone()).collect();
+        self.headers = headers.to_vec();
         Ok(())
     }
 
     fn progress(&mut self, status: Status) {
-        let (name, level) = (&self.names[status.target], &self.levels[status.level]);
-        self.bar.set_message(format!(
-            "{name}, round {} of {}: {level}",
-            status.round + 1,
-            self.rounds
-        ));
+        let header = &self.headers[status.target];
+        let (round, rounds) = (status.round + 1, header.plan.runs);
+        let (name, level) = (header.name(), &header.plan.levels[status.level].name);
+        self.bar.set_message(format!("{name}, round {round} of {rounds}: {level}"));
         self.bar.tick();
     }
 
@@ -110,10 +107,11 @@ impl Sink for Turns<'_> {
     }
 }
 
-/// Writes every kind of data to both drives in turns. `sample` is the file of the real data, taken
-/// from `real`; `folder` holds files that the benchmark reads.
+/// Writes every kind of data to both drives in turns, the one that compresses and the other.
+/// `sample` is the file of the real data, taken from `real`; `folder` holds files that the
+/// benchmark reads.
 pub(super) fn run(
-    sides: &[Side; 2],
+    [with, without]: [Uri; 2],
     folder: &Path,
     (sample, real): (&Path, &Path),
     rounds: u32,
@@ -122,7 +120,7 @@ pub(super) fn run(
 ) -> Result<Measured> {
     let profile = folder.join("postgresql.json");
     std::fs::write(&profile, POSTGRESQL).context("cannot write to the temporary folder")?;
-    let (plan, kinds) = plan(&profile, sample, real, rounds);
+    let plan = plan(&profile, sample, real, rounds)?;
     let mut savings = Vec::new();
     for level in &plan.levels {
         let unit_bytes = level.unit_bytes(RECORD_BYTES);
@@ -138,21 +136,17 @@ pub(super) fn run(
         destroy: true,
         begun_unix_s: unix_seconds(),
     };
-    let [with, without] = sides;
-    let sides = [(without, "no compression"), (with, "LZ4")];
-    let targets = sides.map(|(side, label)| Contender {
-        location: Location::Nbd(Uri::unix(&side.drive.socket, "")),
-        label: label.into(),
-    });
+    let targets = [(without, "no compression"), (with, "LZ4")]
+        .map(|(uri, label)| Contender { location: Location::Nbd(uri), label: label.into() });
     bar.reset();
-    let mut turns = Turns { bar, rounds, names: Vec::new(), levels: Vec::new() };
+    let mut turns = Turns { bar, headers: Vec::new() };
     let Contest { end, results } = benchmark.run_in_turns(&targets, interrupted, &mut turns)?;
     if end == End::Stopped {
         bail!("interrupted");
     }
     let comparison = compare(&results[0], &results[1..], VISIT_SPREAD)?;
     let against = comparison.others.into_iter().next().context("two drives were measured")?;
-    let all = against.cells.into_iter().zip(kinds).zip(savings);
+    let all = against.cells.into_iter().zip(kinds()).zip(savings);
     let mut cells: Vec<Cell> = all
         .map(|((compared, kind), saved_percent)| Cell { kind, saved_percent, compared })
         .collect();
@@ -160,56 +154,25 @@ pub(super) fn run(
     Ok(Measured { cells, results })
 }
 
-/// Returns the plan, and the kind of data of each of its levels.
-fn plan(profile: &Path, sample: &Path, real: &Path, rounds: u32) -> (Plan, Vec<Kind>) {
-    let level = |name: String, kind: String, saved_percent| Level {
-        name,
-        kind,
-        saved_percent,
-        duplicates_percent: None,
+/// Returns the plan: the writes of a preset, with data of all [`kinds`].
+fn plan(profile: &Path, sample: &Path, real: &Path, rounds: u32) -> Result<Plan> {
+    let (profile, sample) = (profile.to_owned(), sample.to_owned());
+    let changes = Changes {
+        runs: Some(rounds),
+        span_bytes: Some(SPAN_BYTES),
+        depth: Some(DEPTH),
+        records: vec![RECORD_BYTES],
+        operations: vec![Operation::Write],
+        saved: SAVINGS.map(|percent| Saving::from_fraction(percent / 100.0)).to_vec(),
+        kinds: vec![KindName::Exact, KindName::Like(profile), KindName::Replay(sample)],
+        ..Changes::default()
     };
-    let mut kinds = vec![Kind::Made; SAVINGS.len()];
-    let made = |saved: f64| level(format!("{saved} % saved"), "exact".into(), Some(saved));
-    let mut levels: Vec<Level> = SAVINGS.into_iter().map(made).collect();
-    kinds.push(Kind::Database);
-    levels.push(level("like PostgreSQL".into(), format!("like:{}", profile.display()), None));
-    kinds.push(Kind::Files);
-    let name = format!("files of {}", real.display());
-    levels.push(level(name, format!("replay:{}", sample.display()), None));
-    let workload = Workload {
-        operation: Operation::Write,
-        record_bytes: RECORD_BYTES,
-        depth: DEPTH,
-        threads: 1,
-        span_bytes: SPAN_BYTES,
-        shift_bytes: 0,
-        pattern: Pattern::default(),
-        reads_percent: 0,
-        seconds: 1.0,
-        flush: Flush::Timed,
-        ends: Ends::Usual,
-        mix: Vec::new(),
-    };
-    let test = Test { name: "write, 1 MiB, depth 4".into(), unit: Unit::Throughput, workload };
-    let plan = Plan {
-        tests: vec![test],
-        levels,
-        runs: rounds,
-        runs_max: rounds,
-        precision_percent: None,
-        steady: None,
-        purge: false,
-        precondition: 0,
-        fills: false,
-        order: Order::Shuffled,
-        direct: true,
-        cache: Cache::Dropped,
-        warm_up_seconds: 0.0,
-        pause_seconds: 0.0,
-        best_of: None,
-        seed: 1,
-    };
-    (plan, kinds)
+    let mut plan = Preset::load("compressibility")?.plan(&changes)?;
+    if let [.., database, files] = &mut plan.levels[..] {
+        database.name = "like PostgreSQL".into();
+        files.name = format!("files of {}", real.display());
+    }
+    Ok(plan)
 }
 
 #[cfg(test)]
@@ -223,10 +186,11 @@ mod tests {
         let [profile, sample] = ["profile", "sample"].map(|name| folder.path().join(name));
         std::fs::write(&profile, POSTGRESQL).unwrap();
         std::fs::write(&sample, vec![7; 1 << 20]).unwrap();
-        let (plan, kinds) = plan(&profile, &sample, Path::new("/usr"), 8);
-        plan.check().unwrap();
-        assert_eq!(plan.levels.len(), kinds.len());
-        for (level, kind) in plan.levels.iter().zip(kinds) {
+        let plan = plan(&profile, &sample, Path::new("/usr"), 8).unwrap();
+        assert_eq!(plan.tests.len(), 1);
+        assert_eq!(plan.tests[0].name, "write, 1 MiB, depth 4");
+        assert_eq!(plan.levels.len(), kinds().count());
+        for (level, kind) in plan.levels.iter().zip(kinds()) {
             let mut data = vec![0; MEASURED_BYTES];
             level.payload(1, 4096).unwrap().stream(0).fill(&mut data);
             let saved = measure(&data, Codec::Lz4, FRAME_BYTES).percent();
