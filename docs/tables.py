@@ -27,7 +27,7 @@ END = "<!-- end of table -->"
 COMPRESSING = ["micro-center-64", "corsair-force-100", "ocz-agility-2-100", "ocz-vertex-2-50"]
 OTHERS = ["intel-x25-e-32", "intel-x25-m-g1-80", "intel-x25-m-g2-160", "indilinx-barefoot-120",
           "samsung-slc-64", "jmicron-jmf602b", "hdd-2010"]
-GROUPS = {"all that compress": COMPRESSING, "all others": OTHERS}
+GROUPS = {"all compressing drives": COMPRESSING, "all other drives": OTHERS}
 GOALS = {**dict.fromkeys(COMPRESSING, 5), **dict.fromkeys(OTHERS, 20)}
 
 # Why a prediction fails: what only the cell itself tells of the drive.

@@ -205,8 +205,10 @@ pub fn drives(all: &[Reproduced]) -> Vec<DriveError> {
         })
     };
     let each = names.iter().filter_map(|name| of(name, &|one| one.drive == *name));
-    let sums =
-        [of("all that compress", &|one| one.compresses), of("all others", &|one| !one.compresses)];
+    let sums = [
+        of("all compressing drives", &|one| one.compresses),
+        of("all other drives", &|one| !one.compresses),
+    ];
     each.chain(sums.into_iter().flatten()).collect()
 }
 
@@ -405,7 +407,7 @@ mod tests {
         }
         let by_drive = drives(std::slice::from_ref(&one));
         let names: Vec<_> = by_drive.iter().map(|error| (&*error.drive, error.cells)).collect();
-        assert_eq!(names, [("", 2), ("all that compress", 2)], "no effect of the host");
+        assert_eq!(names, [("", 2), ("all compressing drives", 2)], "no effect of the host");
         assert!((by_drive[0].mean_percent - 3.0).abs() < 1e-9, "{by_drive:?}");
         assert_eq!(table(std::slice::from_ref(&one)).rows().len(), 4);
         let text = document(&[one]).to_text();

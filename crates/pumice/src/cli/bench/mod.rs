@@ -41,10 +41,10 @@ use pumice_report::Document;
 ///
 /// TARGET is a file (created, and removed at the end), a folder (a file in it), a block device,
 /// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a simulated
-/// drive in virtual time, see pumice drives; docs/bench.md lists options for the simulated host,
-/// such as sim:PROFILE?cache_bytes=1GiB for a page cache). A target that contains data is refused
-/// unless --destroy-data is given. A device that is mounted or has partitions is always refused if
-/// the tests write.
+/// drive in virtual time, see pumice drives; docs/measuring.md lists options for the simulated
+/// host, such as sim:PROFILE?cache_bytes=1GiB for a page cache). A target that contains data is
+/// refused unless --destroy-data is given. A device that is mounted or has partitions is always
+/// refused if the tests write.
 ///
 /// With --hosts, several machines run the tests at the same time, as many clients of one server do.
 ///
