@@ -538,8 +538,9 @@ fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplica
         percent: duplicates.map(|(share, _)| 100.0 * share),
         deviation_points: duplicates.map_or(0.0, |(_, deviation)| 100.0 * deviation),
         most_percent: 100.0 * (copies / (1.0 + copies)).min(1.0),
-        method: "further copies of whole files: files of equal size, compared at two blocks; at \
-                 most: from pairs of draws, wide if there are few draws; --all counts blocks",
+        method: "further copies of whole files: files of equal size with two equal blocks; the \
+                 maximum is estimated from pairs of draws, and is imprecise if there are few \
+                 draws; --all counts blocks",
     }
 }
 

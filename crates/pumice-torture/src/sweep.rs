@@ -5,8 +5,8 @@
 //! one, and never closed, each with three codecs. A sector that holds data is drawn; one of its
 //! bits flips, all of its bytes become zero, or it becomes unreadable. Then the disk must hold the
 //! right data, or reads of the affected blocks fail, or the drive is refused and `rebuild` reads
-//! it. After a crash, the log may also end before the last flush: docs/format.md, "What recovery
-//! cannot distinguish".
+//! it. After a crash, the log may also end before the last flush: docs/format.md, "Limits of
+//! recovery".
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -94,7 +94,7 @@ pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
     }
     match look(path) {
         Remains::Segments(uuid) => anyhow!(
-            "{shown}: its superblocks are gone, but segments of the Pumice drive {uuid} are left: \
+            "{shown}: its superblocks are lost, but segments of the Pumice drive {uuid} remain: \
              make a working drive of them with `pumice rebuild {shown} NEW`"
         ),
         Remains::Blank => {

@@ -28,7 +28,7 @@ pub(crate) fn reloading() {
 fn tell(state: &str) {
     let Some(socket) = std::env::var_os(SOCKET).filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(&socket, state) {
-        tracing::warn!(state, %error, "cannot tell the service manager");
+        tracing::warn!(state, %error, "cannot notify the service manager");
     }
 }
 

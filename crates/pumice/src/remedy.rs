@@ -36,10 +36,10 @@ pub(crate) fn chain_of(error: &anyhow::Error) -> String {
 fn words(error: &(dyn StdError + 'static)) -> Option<&'static str> {
     Some(match error.downcast_ref::<Error>()?.remedy()? {
         Remedy::Overwrite => "use --force to overwrite it",
-        Remedy::Degraded => "`pumice serve --degraded` goes on without a member",
+        Remedy::Degraded => "`pumice serve --degraded` continues without a member",
         Remedy::Fenced => "`pumice extract --fenced` reads it",
         Remedy::Forget => "for one that is gone, use `pumice snapshot delete --forget`",
-        Remedy::Resume => "`pumice receive --resume-token` says where to continue",
+        Remedy::Resume => "`pumice receive --resume-token` prints the token with which to continue",
     })
 }
 

@@ -510,7 +510,7 @@ impl Medium for FileMedium {
         let least = if self.truncated { needed / TRUNCATED_MAX } else { needed };
         if least > self.bytes.get() {
             let hint = if self.geometry.get().is_none() {
-                ": an extract copies what is left of its disk to an image, a rebuild to a new drive"
+                ": an extract copies the rest of its disk to an image, a rebuild to a new drive"
             } else {
                 ""
             };

@@ -18,8 +18,8 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Verify every structure and checksum of a drive that is not in use
 ///
 /// Reads the superblocks, the checkpoint, the log after it and the whole map, recomputes the live
-/// bytes of every segment, and decodes every frame that the map references. Of snapshots it reads
-/// only the maps; name one to check its data. On a mirror, all copies of the segments in use are
+/// bytes of every segment, and decodes every frame that the map references. Reads only the maps of
+/// snapshots; name a snapshot to check its data. On a mirror, all copies of the segments in use are
 /// compared, and the members that are present suffice. For a clone, checks its own data, and
 /// whether its origin can be opened. Changes nothing on the drive. If there are problems, lists
 /// them and exits with code 1.

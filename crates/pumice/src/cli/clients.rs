@@ -43,7 +43,7 @@ pub(crate) struct Args {
 enum Action {
     /// Disconnect a client; its requests in flight are still completed
     Drop {
-        /// Its number, as `pumice clients` shows it
+        /// Number of the client, as shown by `pumice clients`
         #[arg(value_name = "ID")]
         id: u64,
     },

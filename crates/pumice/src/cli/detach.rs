@@ -28,7 +28,7 @@ Examples:
   pumice detach drive.pumice
   pumice detach /dev/loop0 --force")]
 pub(crate) struct Args {
-    /// Path of the drive, its device, or a place where it is mounted
+    /// Path of the drive, its device, or its mount point
     target: PathBuf,
 
     /// Kill the process that serves the drive, which discards unflushed data: for a drive that

@@ -22,9 +22,10 @@ const LOOK_NS: u64 = 100_000_000;
 
 /// List, add, remove or replace the files and devices of a drive, closed or served
 ///
-/// PATH is any of them. A served drive is changed by its server, while it serves its clients. A new
-/// member of a mirror gets all new writes, and verified copies of the segments in use; if copying
-/// is interrupted, it starts again when the drive is next served, or with the same command.
+/// PATH is any file or device of the drive. A served drive is changed by its server, while it
+/// serves its clients. A new member of a mirror gets all new writes, and verified copies of the
+/// segments in use; if copying is interrupted, it starts again when the drive is next served, or
+/// with the same command.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -78,7 +79,7 @@ enum Action {
         #[command(flatten)]
         drive: OfDrive,
 
-        /// The member, as it is listed
+        /// Path of the member, as listed
         member: PathBuf,
     },
     /// Replace a member, which is used until the new file or device is complete
@@ -86,7 +87,7 @@ enum Action {
         #[command(flatten)]
         drive: OfDrive,
 
-        /// The member, as it is listed, present or not
+        /// Path of the member, as listed, whether it is present or not
         member: PathBuf,
 
         /// File, which is created, or block device
@@ -101,7 +102,7 @@ enum Action {
         #[command(flatten)]
         drive: OfDrive,
 
-        /// The member, as it is listed
+        /// Path of the member, as listed
         member: PathBuf,
     },
 }

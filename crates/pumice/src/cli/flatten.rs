@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if !flattened.is_complete && flattened.snapshots == 0 {
         let left = format_size(flattened.total_bytes - flattened.done_bytes);
         say_error(&format!(
-            "interrupted: {} still reads from its origin, {left} of the disk are left",
+            "interrupted: {} still reads from its origin, {left} of the disk remain to be copied",
             path.display()
         ));
         return Ok(Outcome::Code(2));

@@ -120,8 +120,8 @@ pub(crate) struct Args {
     gb_per_day: Option<f64>,
 
     /// Let a part of the flash fail during one more round: `die:NUMBER`, `block:NUMBER` or
-    /// `page:NUMBER` of that die, and after which share of the requests, such as die:3@50%; may be
-    /// repeated or separated by commas [default: none]
+    /// `page:NUMBER` of that die, and the share of the requests before the failure, such as
+    /// die:3@50%; may be repeated or separated by commas [default: none]
     #[arg(long, value_name = "PART", value_parser = fault, value_delimiter = ',')]
     fail: Vec<PlannedFault>,
 

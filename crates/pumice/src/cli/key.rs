@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// List the keys; needs none of them
+    /// List the keys; requires no key
     List {
         /// File or block device
         path: PathBuf,
@@ -62,7 +62,7 @@ enum Action {
         /// File or block device
         path: PathBuf,
 
-        /// Number of the key, as `key list` shows it
+        /// Number of the key, as shown by `key list`
         #[arg(long, value_name = "NUMBER")]
         slot: usize,
 

@@ -62,7 +62,7 @@ pub(crate) struct KeyArgs {
 /// Flags that name the source of a new key.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[group(skip)]
-#[command(next_help_heading = "New key [default: a passphrase that is asked for]")]
+#[command(next_help_heading = "New key [default: prompt for a passphrase]")]
 pub(crate) struct NewKeyArgs {
     /// File with the new key: at least 32 random bytes
     #[arg(long, value_name = "FILE")]

@@ -39,7 +39,7 @@ const PIECES_MEASURED_MAX: u64 = 64;
 ///   exact           every chunk saves the share given by --saved with LZ4, zstd and zlib, up to
 ///                   four points less with Snappy and LZO: that share of each unit is zeroes, at
 ///                   its end. For a target that looks at smaller blocks than 4 KiB, set --record
-///                   to their size: it would find most of them to be the same
+///                   to their size: otherwise it finds most of them to be equal
 ///   spread          chunks differ as in real data and save the share given by --saved on average
 ///                   at 4 KiB; zstd saves more than LZ4, larger chunks more than smaller ones.
 ///                   Above 80%, more and more units are zeroes after 16 fresh bytes
@@ -88,7 +88,7 @@ pub(crate) struct Args {
         allow_negative_numbers = true)]
     stream: u64,
 
-    /// Share of units that duplicate earlier units [default: none, or that of like:PATH]
+    /// Share of units that duplicate earlier units [default: none, or the share of like:PATH]
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     duplicates: Option<Saving>,
 

@@ -20,8 +20,7 @@ use pumice_drive::runtime::Runtime;
 ///
 /// Reads every segment in use, verifies and decodes every frame that the map references, and
 /// verifies all metadata of the newest checkpoint. On a mirror, compares all copies and repairs
-/// those that are damaged. Writes data restored from parity to a new place, and changes nothing
-/// else. A
+/// damaged ones. Writes data restored from parity to a new place, and changes nothing else. A
 /// served drive is scrubbed by its server, while it serves its clients; the server stops if this
 /// command is interrupted. If there are problems, lists them and exits with code 1.
 #[derive(Debug, clap::Args)]

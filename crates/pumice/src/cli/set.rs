@@ -22,14 +22,14 @@ use pumice_drive::runtime::Runtime;
 /// A drive keeps its settings until they are changed again. A codec applies to new data; existing
 /// data keeps its codec until it is overwritten, or recompressed (see --recompress of `pumice
 /// serve`). After a power loss the drive has the old or the new settings. `pumice info` shows them.
-/// No drive stores a description or when it is compacted: those are the options --description and
-/// --compact of `pumice serve`.
+/// The description and the compaction of a drive are not stored in it: they are the options
+/// --description and --compact of `pumice serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Settings:
   codec=CODEC         Codec for new data: none, lz4, zstd or zstd:LEVEL
   warn=PERCENT,...    Warn when this much of the capacity is in use; or none
-  origin=PATH         Of a clone that is closed: where the drive is that it reads from
+  origin=PATH         Path of the drive from which a closed clone reads
 
 Examples:
   pumice set drive.pumice codec=zstd:3

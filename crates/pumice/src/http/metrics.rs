@@ -92,7 +92,7 @@ const COUNTERS: [Definition<u64>; 35] = [
     ("read_ahead_bytes", "Bytes read from the medium ahead of sequential readers.", |drive| {
         drive.info.operations.read_ahead_bytes
     }),
-    ("read_ahead_used_bytes", "Bytes of frames that were read ahead and asked for.", |drive| {
+    ("read_ahead_used_bytes", "Bytes of frames read ahead and later requested.", |drive| {
         drive.info.operations.read_ahead_used_bytes
     }),
     ("scrubs", "Completed scrubs.", |drive| drive.info.scrub.scrubs_completed),

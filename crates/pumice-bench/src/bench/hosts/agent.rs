@@ -79,7 +79,7 @@ impl<W: Write> Agent<W> {
     }
 
     fn say(&mut self, report: &Report) -> Result<()> {
-        let failed = |error| Error::io("cannot report to the machine in charge", error);
+        let failed = |error| Error::io("cannot report to the coordinating machine", error);
         write(&mut self.output, report).map_err(failed)
     }
 

@@ -121,7 +121,7 @@ impl Core {
             self.fullness.is_refusing = true;
             tracing::error!(
                 drive = %self.superblock.uuid,
-                "the drive is full: writes are refused; trim what is not needed, or {}",
+                "the drive is full: writes are refused; trim unneeded data, or {}",
                 self.makes_room()
             );
         }
@@ -169,7 +169,7 @@ impl Core {
             tracing::warn!(
                 drive = %self.superblock.uuid,
                 "{used_percent:.1} % of the {} is in use, above the warning threshold of \
-                 {threshold} %: trim what is not needed, or {}",
+                 {threshold} %: trim unneeded data, or {}",
                 if self.has_low_room() { "available space" } else { "capacity" },
                 self.makes_room()
             );

@@ -511,8 +511,8 @@ impl Core {
             .filter(|entry| gone.contains(&entry.watermark));
         let Some(base) = gone.find(|entry| self.is_base_of_part(entry)) else { return Ok(()) };
         let what = format!(
-            "the disk holds a part of a snapshot that was sent since {}: receive the rest, or give \
-             it up with a rollback",
+            "the disk holds a part of a snapshot that was sent since {}: receive the rest, or \
+             discard the part with a rollback",
             base.name
         );
         Err(Error::new(ErrorKind::Busy, what))

@@ -131,7 +131,7 @@ impl Drive {
         }
         if !options.partial && loaded.stored.superblock.receiving.is_some() {
             let what = "its disk holds a part of a snapshot that is being received: receive the \
-                        rest, or give up what has arrived with a rollback to the newest snapshot";
+                        rest, or discard the part with a rollback to the newest snapshot";
             return Err(Error::new(ErrorKind::InvalidInput, what).with_remedy(Remedy::Resume));
         }
         let limits = Limits::for_map_cache(options.map_cache_bytes);

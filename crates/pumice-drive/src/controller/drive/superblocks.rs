@@ -38,7 +38,7 @@ pub(crate) async fn load(medium: &dyn AnyMedium) -> Result<Loaded> {
     }
     if loaded.stored.superblock.is_array && medium.array().is_none() {
         let what = "it is a member of an array whose headers cannot be read: open the array by \
-                    another member, or save what this one has with a rebuild";
+                    another member, or save the data of this one with a rebuild";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(loaded)
@@ -131,8 +131,8 @@ fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
     if kinds.iter().all(|kind| *kind == ErrorKind::NotADrive) {
         return Error::new(ErrorKind::NotADrive, "it holds no Pumice drive");
     }
-    let what = "both superblocks of the drive are damaged: make a working drive of what is left \
-                with a rebuild";
+    let what = "both superblocks of the drive are damaged: make a working drive of the remaining \
+                data with a rebuild";
     Error::new(ErrorKind::Corrupt, what)
 }
 

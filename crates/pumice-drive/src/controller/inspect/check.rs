@@ -427,7 +427,7 @@ impl Check<'_> {
                 self.check_copies(&header, &live_records).await;
                 if !live_records.is_empty() && scan.is_from_echo() {
                     let what = "headers of a batch are damaged, and frames in it may fail to be \
-                                read: a scrub writes what is live of it again";
+                                read: a scrub rewrites its live data";
                     let error = Error::new(ErrorKind::Corrupt, what).in_segment(segment);
                     self.report.add(&error.at_offset(header.offset.into()), None);
                 }

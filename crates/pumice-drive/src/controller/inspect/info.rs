@@ -206,7 +206,7 @@ pub struct Operations {
     /// Bytes of `media_read_bytes` that were read ahead of sequential readers.
     #[serde(default)]
     pub read_ahead_bytes: u64,
-    /// Bytes of frames that were read ahead and asked for.
+    /// Bytes of frames read ahead and later requested.
     #[serde(default)]
     pub read_ahead_used_bytes: u64,
     /// Reads that failed because of damage.

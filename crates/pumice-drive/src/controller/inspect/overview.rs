@@ -164,8 +164,8 @@ impl Drive {
             say(AlertKind::Full, true, format!("{}: make space there", error.chain()));
         }
         if core.is_full() {
-            let what = "the drive is full, writes are refused: trim what is not needed, or extend \
-                        the capacity";
+            let what = "the drive is full, writes are refused: trim unneeded data, or extend the \
+                        capacity";
             say(AlertKind::Full, true, what.to_owned());
         }
         if let Some(what) = self.medium().misplaced() {
@@ -180,7 +180,7 @@ impl Drive {
         let (reads, scrub) = (core.counters().corrupt_reads.get(), self.scrub.get());
         if reads > 0 || scrub.scrub_problems > 0 {
             let what = format!(
-                "{reads} reads met damage, the last scrub found {}: a scrub lists what is damaged",
+                "{reads} reads met damage, the last scrub found {}: a scrub lists the damage",
                 scrub.scrub_problems
             );
             say(AlertKind::Damage, false, what);
@@ -188,8 +188,8 @@ impl Drive {
         let restored = core.counters().restored_reads.get();
         if restored > 0 {
             let what = format!(
-                "{restored} damaged frames were restored from parity for reads: a scrub writes \
-                 them again elsewhere"
+                "{restored} damaged frames were restored from parity for reads: a scrub \
+                 rewrites them elsewhere"
             );
             say(AlertKind::Damage, false, what);
         }
@@ -197,7 +197,7 @@ impl Drive {
         if lost > 0 {
             let what = format!(
                 "{lost} leaves of the map were lost over the drive's life: reads of their blocks \
-                 fail until they are written or trimmed; a check lists those"
+                 fail until they are written or trimmed; a check lists these blocks"
             );
             say(AlertKind::Damage, false, what);
         }
@@ -220,8 +220,8 @@ fn damaged_snapshots(core: &Core) -> Option<String> {
     let damaged = core.snapshots().kept().iter().filter(|kept| kept.damage.is_some());
     let first = damaged.clone().next()?;
     Some(format!(
-        "{} snapshots are damaged, the first is {}: they hold on to everything, and reads of what \
-         they lack fail, until they are deleted",
+        "{} snapshots are damaged, the first is {}: they retain everything, and reads of missing \
+         data fail, until they are deleted",
         damaged.count(),
         first.entry.name
     ))

@@ -42,7 +42,7 @@ impl Drive {
                 Evacuation::Left(segments) => segments,
                 Evacuation::Stuck(segment) => {
                     let what = "a segment cannot be emptied because something in it is damaged: \
-                                a scrub lists what";
+                                a scrub lists the damage";
                     return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
                 }
             };

@@ -273,7 +273,7 @@ impl Drive {
                 %segment,
                 live_bytes = left_bytes,
                 "a segment cannot be emptied for now, because something in it is damaged or cannot \
-                 be read; a check lists what"
+                 be read; a check lists the damage"
             );
             self.with_core(|core| core.set_stuck(segment));
         }

@@ -166,7 +166,7 @@ impl Drive {
             tracing::warn!(
                 %segment,
                 "a segment that snapshots need cannot be emptied for now, because something in it \
-                 is damaged or cannot be read; a check lists what"
+                 is damaged or cannot be read; a check lists the damage"
             );
             self.with_core(|core| core.set_stuck(segment));
         }

@@ -477,7 +477,7 @@ impl Drive {
             tracing::warn!(
                 lba = %piece.lba,
                 error = %error.chain(),
-                "a damaged frame was restored from parity: a scrub writes it again"
+                "a damaged frame was restored from parity: a scrub rewrites it"
             );
             self.with_core(|core| core.counters_mut().restored_reads.add(1));
             return Ok(());

@@ -81,7 +81,7 @@ impl Drive {
                 core.log().sealed_seq()
             });
             if let Err(error) = self.reap_for(REAP_NS).await {
-                tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves");
+                tracing::warn!(error = %error.chain(), "cannot record trimmed leaves");
             }
             self.with_core(Core::stuck_tick);
             self.with_core(Core::warn_of_space);
@@ -109,7 +109,7 @@ impl Drive {
         self.wait_for(&self.queues.progress, has_rested).await;
         let Some(superblock) = self.with_core(Core::superblock_with_bad_segment) else { return };
         if let Err(error) = self.store_one_superblock(superblock).await {
-            tracing::warn!(error = %error.chain(), "cannot note that a segment is bad");
+            tracing::warn!(error = %error.chain(), "cannot record a bad segment");
         }
     }
 
@@ -127,7 +127,7 @@ impl Drive {
         }
         let vouches = self.with_core(|core| is_idle(core) && core.vouch());
         if vouches && let Err(error) = self.flush_log().await {
-            tracing::debug!(error = %error.chain(), "cannot vouch for the last flush");
+            tracing::debug!(error = %error.chain(), "cannot confirm the last flush");
         }
     }
 }

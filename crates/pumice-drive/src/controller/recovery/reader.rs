@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn take_restored(&self) -> Vec<Error> {
         let problem = |Wanted { place, .. }: Wanted| {
             let what = "a part of the checkpoint is damaged, and was restored from parity: a scrub \
-                        writes it again";
+                        rewrites it";
             let error = Error::new(ErrorKind::Corrupt, what);
             error.in_segment(place.segment).at_offset(place.offset.into())
         };

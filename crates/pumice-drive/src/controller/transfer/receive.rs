@@ -105,8 +105,8 @@ impl Drive {
             });
         }
         if head.start > 0 {
-            let what = "the transfer continues another one, of which this drive has nothing: send \
-                        it from the beginning";
+            let what = "the transfer continues another one, which this drive has not begun to \
+                        receive: send it from the beginning";
             return Err(invalid(what.into()));
         }
         let Some(base) = base else {

@@ -208,8 +208,8 @@ impl<M: Medium> Array<M> {
         let apart = used_apart(&found);
         if let (Some((one, other)), false) = (&apart, options.degraded) {
             let what = format!(
-                "{one} and {other} were each written without the other: detach the one whose data \
-                 you do not want, go on without it, and replace it"
+                "{one} and {other} were each written without the other: detach the one with the \
+                 unwanted data, continue without it, and replace it"
             );
             return Err(Error::new(ErrorKind::InvalidInput, what).with_remedy(Remedy::Degraded));
         }
@@ -330,7 +330,7 @@ fn place<M: Medium>(
         let member = list.iter_mut().find(|member| member.entry.uuid == header.own);
         let Some(member) = member else {
             let what =
-                format!("{path} is no member of the array any more: leave it out, or add it anew");
+                format!("{path} is no longer a member of the array: leave it out, or add it again");
             return Err(invalid(what));
         };
         has_changed |= !is_whole || header.events != newest.events || member.entry.path != path;
@@ -360,7 +360,7 @@ fn place<M: Medium>(
             (MemberState::Active, _) if !(options.degraded || options.absent) => {
                 let what = format!(
                     "{path}, a member of the mirror, is missing: attach it, or, if nothing was \
-                     written to it alone, go on without it"
+                     written to it alone, continue without it"
                 );
                 return Err(invalid(what).with_remedy(Remedy::Degraded));
             }
@@ -373,7 +373,7 @@ fn place<M: Medium>(
         }
     }
     if !list.iter().any(Member::is_readable) {
-        let what = "no member that has everything is present: attach a member that was in use last";
+        let what = "no member with all data is present: attach a member that was in use last";
         return Err(invalid(what.into()));
     }
     Ok((list, has_changed))

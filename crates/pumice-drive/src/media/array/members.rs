@@ -149,7 +149,7 @@ impl<M: Medium> Array<M> {
             tracing::warn!(
                 member = %member.entry.path,
                 error = %error.chain(),
-                "a member of the array cannot read: it is read from another"
+                "a member of the array cannot be read: reading from another"
             );
         }
     }

@@ -91,7 +91,7 @@ impl Found {
             )),
             _ => Some(format!(
                 "{path} was deleted while in use: all data is lost when the process that uses it \
-                 ends; copy the disk to another drive before"
+                 ends; copy the disk to another drive first"
             )),
         }
     }

@@ -148,7 +148,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
                 Ok(objects) => listed.extend(objects),
                 Err(error) => {
                     let error = error.chain();
-                    tracing::warn!(error, "cannot look for objects that are not needed");
+                    tracing::warn!(error, "cannot look for unneeded objects");
                     return;
                 }
             }

@@ -76,7 +76,8 @@ pub(super) async fn newest_claim<S: Store, C: Clock>(
     let name = claim_name(epoch.or_error(ErrorKind::Corrupt, what)?);
     let bytes = store.get(&name, None).await?;
     let claim = Claim::decode(&bytes.or_error(ErrorKind::Corrupt, what)?, &name)?;
-    ensure(claim.uuid == drive.uuid, ErrorKind::Corrupt, format!("{name}: of another drive"))?;
+    let what = format!("{name} belongs to another drive");
+    ensure(claim.uuid == drive.uuid, ErrorKind::Corrupt, what)?;
     Ok(claim)
 }
 

@@ -296,7 +296,7 @@ impl<'a> Reader<'a> {
         ensure(is_whole, ErrorKind::Corrupt, format!("{name} is damaged"))?;
         let what = format!(
             "{name} was made by a newer version of Pumice: its format is {version}, and this one \
-             knows {VERSION}"
+             supports {VERSION}"
         );
         ensure(version == VERSION, ErrorKind::Unsupported, what)?;
         let uuid = reader.uuid()?;

@@ -278,8 +278,8 @@ fn check_drive<L: Medium>(local: &Local<L>, drive: &DriveObject) -> Result<()> {
 fn check_claim(journal: &Journal, newest: &Claim) -> Result<()> {
     let is_ours = journal.nonces.contains(&newest.nonce);
     let what = format!(
-        "another machine ({}) has opened the drive since this journal was used: what the journal \
-         has beyond the bucket is not part of the drive any more",
+        "another machine ({}) has opened the drive since this journal was used: changes that \
+         only the journal has are no longer part of the drive",
         if newest.host.is_empty() { "name unknown" } else { &newest.host }
     );
     ensure(is_ours, ErrorKind::Busy, what).map_err(|error| error.with_remedy(Remedy::Fenced))

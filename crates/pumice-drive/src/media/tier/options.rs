@@ -120,7 +120,7 @@ impl Status {
             return Some((false, what));
         }
         let name = self.damaged_object.as_ref()?;
-        let what = format!("the object {name} is damaged: a check says what that concerns");
+        let what = format!("the object {name} is damaged: a check lists the affected data");
         Some((false, what))
     }
 }

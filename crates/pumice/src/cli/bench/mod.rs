@@ -217,7 +217,7 @@ pub(crate) struct Args {
     fio_job: bool,
 
     /// Run the benchmark on these hosts at the same time; they reach TARGET under the same name: an
-    /// NBD export, of which each uses a part, or a file or device of each host. They need the
+    /// NBD export, which is divided among them, or a file or device of each host. They need the
     /// same version of pumice, and a login by ssh without a password
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', help_heading = "Several hosts",
         conflicts_with_all = ["resume", "detect_compression", "fio_job", "precision"])]

@@ -55,9 +55,9 @@ const DRIVE_BYTES: u64 = 768 << 20;
 /// Compare a drive with and without compression, on real and synthetic data
 ///
 /// Creates two drives in a temporary folder, one with LZ4 and one without compression, limited to
-/// the flash and the link of a published drive of 2011, whatever the disk. Writes a sample of the
-/// files of a folder to each, reads it back and compares it, then writes data of several
-/// compressibilities to both in turns. Takes about a minute. Only the page is kept.
+/// the speed of the flash and the link of a published drive of 2011, regardless of the disk. Writes
+/// a sample of the files of a folder to each, reads it back and compares it, then writes data of
+/// several compressibilities to both in turns. Takes about a minute. Only the page is kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -46,7 +46,7 @@ Examples:
   pumice serve --follow s3://bucket/vm --unix /tmp/follower.sock
   pumice serve drive.pumice --run 'qemu-img convert -n -O raw disk.img \"$uri\"'")]
 pub(crate) struct Args {
-    /// Files, block devices, or directories, of which all *.pumice files are served
+    /// Files, block devices, or directories: all *.pumice files in a directory are served
     #[arg(required_unless_present = "config", value_name = "PATH")]
     paths: Vec<PathBuf>,
 

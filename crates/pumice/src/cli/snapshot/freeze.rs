@@ -45,7 +45,7 @@ pub(super) fn during<'a, T>(
 }
 
 fn warn(mount: &Path, error: &str) {
-    let what = "the file system was not frozen: the snapshot has it as after a crash";
+    let what = "the file system was not frozen: the snapshot has its state after a crash";
     tracing::warn!(mount = %mount.display(), %error, "{what}");
 }
 

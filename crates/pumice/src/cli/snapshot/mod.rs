@@ -65,9 +65,9 @@ pub(crate) struct Args {
 enum Action {
     /// Take a snapshot, which is durable when the command ends
     ///
-    /// Snapshots of several drives are taken at the same moment: if one of them has a write, all
-    /// have every write that was acknowledged before that one was sent. Meanwhile writes wait, for
-    /// a second at most.
+    /// Snapshots of several drives are taken at the same moment: if one of them contains a write,
+    /// all contain every write that was acknowledged before that write was sent. Meanwhile writes
+    /// wait, for a second at most.
     Create {
         /// File or block device, and the name of the snapshot; or several of them; or several files
         /// or devices, then @NAME
@@ -132,8 +132,8 @@ enum Action {
         #[arg(value_name = "PATH", required = true)]
         paths: Vec<PathBuf>,
 
-        /// Rule: the newest snapshot of each of the last 24 hours with one, and so on; also daily,
-        /// weekly, monthly and yearly
+        /// Number of snapshots to keep for each period: hourly:24 keeps the newest snapshot of each
+        /// of the last 24 hours with a snapshot; also daily, weekly, monthly and yearly
         #[arg(long, value_name = "hourly:24,daily:7")]
         keep: rotate::Keep,
 

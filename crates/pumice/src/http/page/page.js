@@ -206,7 +206,7 @@ function tiles({ info }, rate) {
   put("used", info.used_percent.toFixed(1));
   const saved = figures.saved(info);
   put("saved", saved ? saved[0] : "–");
-  put("saved-bytes", saved ? `${figures.bytes(saved[1])} of what it holds` : "holds nothing yet");
+  put("saved-bytes", saved ? `${figures.bytes(saved[1])} of its data` : "no data yet");
 }
 
 function lines() {

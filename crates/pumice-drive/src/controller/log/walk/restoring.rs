@@ -97,8 +97,8 @@ impl Walk<'_> {
             (header, checksum, body) => (header, checksum, matches!(body, Body::Whole)),
         };
         let enters = if used == 0 { Some(is_entered(&append, header.generation)?) } else { None };
-        let what = "a batch is damaged, and was restored from parity: a scrub writes what is live \
-                    of it again";
+        let what = "a batch is damaged, and was restored from parity: a scrub rewrites its live \
+                    data";
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
         let next = Next { stream, offset, header, checksum, enters, is_restored: true };
@@ -160,7 +160,7 @@ impl Walk<'_> {
             body => matches!(body, Body::Whole),
         };
         let what = "headers of a batch are damaged, and were restored from the batch after it: a \
-                    scrub writes what is live of it again";
+                    scrub rewrites their live data";
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
         let next = Next { stream, offset, header, checksum, enters, is_restored: true };
