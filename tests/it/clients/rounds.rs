@@ -1,12 +1,13 @@
 //! Goal: data that other software made durable on a drive survives `kill -9` of the server, and of
 //! the process that attaches it: fio's synchronous writes, files on ext4 and XFS, PostgreSQL's
-//! commits; and PostgreSQL starts on the daily copies of its drive.
+//! commits; PostgreSQL starts on the daily copies of its drive; and snapshots of a nearly full,
+//! busy drive stay whole.
 //!
 //! Method: a few rounds of `tests/crash_rounds.sh`, whose header describes a round; `make
 //! crash-rounds` runs many. Several crashes in a row hit the same drive, and the third round also
 //! kills the server at its next start. `tests/backups.sh` backs up, `make backups` for a year. Set
 //! `PUMICE_SEED` to repeat the choice of moments (a moment is repeated to within a few writes
-//! only).
+//! only). `tests/snapshot_rounds.py` takes, reads, sends and deletes snapshots meanwhile.
 //!
 //! Mounting needs root, FUSE and a loop device: where they are missing, the tests report that and
 //! are skipped, under CI too, because installing packages does not provide them.
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{PUMICE, run, skip, tool};
+use crate::harness::{PUMICE, python_with_libnbd, run, skip, tool};
 
 /// Rounds of one test: the minimum that has a drive which was crashed before, and a crash at the
 /// start.
@@ -63,14 +64,20 @@ fn xfs_on_an_attached_drive_and_its_files_survive_kill_9() {
 /// The days include a kill under load and an interrupted transfer.
 #[test]
 fn a_week_of_backups_of_a_busy_postgresql_is_restored() {
-    run_script("tests/backups.sh", &["--days", "7", "--every", "5"]);
+    run_script(&[], "tests/backups.sh", &["--days", "7", "--every", "5"]);
+}
+
+#[test]
+fn snapshots_of_a_busy_full_drive_survive_kill_9() {
+    let Some(python) = python_with_libnbd() else { return };
+    run_script(&[&python], "tests/snapshot_rounds.py", &["--rounds", "2"]);
 }
 
 fn run_rounds(what: &[&str]) {
-    run_script("tests/crash_rounds.sh", &[&["--rounds", ROUNDS], what].concat());
+    run_script(&[], "tests/crash_rounds.sh", &[&["--rounds", ROUNDS], what].concat());
 }
 
-fn run_script(script: &str, what: &[&str]) {
+fn run_script(interpreter: &[&Path], script: &str, what: &[&str]) {
     let Some(timeout) = tool("timeout") else { return };
     let seed = env::var("PUMICE_SEED").unwrap_or_else(|_| "13".into());
     let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(script);
@@ -79,6 +86,7 @@ fn run_script(script: &str, what: &[&str]) {
     let finished = run(
         Command::new(timeout)
             .args(["--signal=TERM", "--kill-after=30s", &limit])
+            .args(interpreter)
             .arg(script)
             .args(["--seed", &seed, "--pumice", PUMICE])
             .args(what),
