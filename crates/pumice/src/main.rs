@@ -7,9 +7,11 @@ mod environment;
 mod holder;
 #[cfg(feature = "http")]
 mod http;
+mod keys;
 mod leftovers;
 mod notify;
 mod objects;
+mod open;
 mod partitions;
 mod path_watch;
 mod place;

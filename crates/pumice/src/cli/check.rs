@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use anyhow::Result;
 
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::output::counted;
-use super::{Outcome, origin, print, print_schema, progress};
+use super::{Outcome, print, print_schema, progress};
+use crate::open::{self, origin, served_snapshot};
 use crate::place::Place;
 use crate::remedy;
 use crate::storage::{self, Hints};
@@ -53,12 +54,12 @@ pub(crate) struct Args {
 /// # Errors
 /// The drive cannot be opened.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     storage::hint(Hints { degraded: args.degraded, ..Hints::default() });
     let runtime = Runtime::new(Backend::Auto)?;
     let place = Place::of(&args.path)?;
-    let medium = super::open::medium_to_check(&runtime, &place.path);
-    let medium = medium.map_err(|error| super::served_snapshot::advise(&place, error))?;
+    let medium = open::medium_to_check(&runtime, &place.path);
+    let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     // The same type as all drives of the program have: a medium of another type would be compiled a
     // second time.
     let medium = Rc::new(medium);

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::{self, KeyArgs};
-use super::origin::{self, CHAIN_MAX};
+use super::key_args::KeyArgs;
 use super::{Outcome, create, lossy, print, print_schema, size, snapshot, state};
 use crate::environment;
+use crate::keys;
+use crate::open::origin::{self, CHAIN_MAX};
 use crate::place::Place;
 use pumice_drive::base::SeqNo;
 use pumice_drive::base::units::format_size;
@@ -87,7 +88,7 @@ pub(super) struct Cloned {
 /// There is no such snapshot, the new drive cannot be created, or its path is too long: nothing has
 /// changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let (path, name) = Place::snapshot(&args.snapshot)?;
     let runtime = Runtime::new(Backend::Auto)?;
     let (info, _) = state::read(&path)?;
@@ -156,7 +157,9 @@ fn make(
 ) -> Result<SnapshotInfo> {
     create::check_new(target, spec)?;
     // Checked before anything has changed.
-    keys.map(|keys| keys::given_or_asked(keys, target)).transpose()?;
+    if let Some(keys) = keys {
+        keys::given_or_asked(keys.source()?, target)?;
+    }
     let clone = RegisteredClone {
         drive: spec.uuid,
         path: absolute(target)?,

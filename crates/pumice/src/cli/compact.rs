@@ -7,10 +7,11 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
 
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::progress::Descent;
-use super::{Outcome, open, print, print_schema};
+use super::{Outcome, print, print_schema};
 use crate::control::{Answer, Client, Request};
+use crate::open;
 use crate::signals::Interrupt;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
@@ -55,7 +56,7 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, it cannot be opened, or it is being compacted or resized.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let path = args.path.as_path();
     let served = |client| ask(client, path, args.to).map(Some);
     let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };

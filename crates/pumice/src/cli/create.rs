@@ -13,9 +13,11 @@ use anyhow::{Context, Result, bail};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::{self, KeyArgs};
+use super::key_args::KeyArgs;
 use super::{Outcome, lossy, print, print_schema, size, thresholds};
 use crate::environment;
+use crate::keys;
+use crate::open;
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
@@ -367,7 +369,7 @@ pub(crate) fn check_new(path: &Path, spec: &Spec) -> Result<()> {
 
 fn write(path: &Path, spec: &Spec, cipher: Cipher) -> Result<()> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let medium = super::open::blank(&runtime, path)?.with_cipher(cipher);
+    let medium = open::blank(&runtime, path)?.with_cipher(cipher);
     runtime.block_on(create(&medium, spec)).with_context(|| path.display().to_string())
 }
 
@@ -437,7 +439,7 @@ pub(crate) fn with_keys_of(
     path: &Path,
 ) -> Result<(Spec, Cipher)> {
     let Some(keys) = keys else { return Ok((spec, Cipher::default())) };
-    let secrets = [keys::given_or_asked(keys, path)?];
+    let secrets = [keys::given_or_asked(keys.source()?, path)?];
     let (cipher, area) = new_keys(spec.uuid, &secrets, spec.created_seconds, Randomness::System)?;
     Ok((Spec { keys: Some(area), ..spec }, cipher))
 }
@@ -451,7 +453,7 @@ fn encrypted(args: &Args, spec: Spec) -> Result<(Spec, Cipher, Option<RecoveryCo
         }
         return Ok((spec, Cipher::default(), None));
     }
-    let secret = keys::new_secret(&args.keys)?;
+    let secret = keys::new_secret(args.keys.source()?)?;
     let code = RecoveryCode::draw(&Randomness::System);
     let secrets = [secret, code.secret()];
     let (cipher, area) = new_keys(spec.uuid, &secrets, spec.created_seconds, Randomness::System)?;

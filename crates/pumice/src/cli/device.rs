@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::open;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use pumice_report::{Align, Table};
 
-use super::{Outcome, open, output, print, print_schema, progress, state};
+use super::{Outcome, output, print, print_schema, progress, state};
 use crate::control::{Answer, Client, Progress, Request};
 use crate::devices::{self, DeviceChange, listed};
 use crate::storage::{self, Hints};

@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Outcome;
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::output::{counted, print_long_schema, print_with};
+use crate::open;
 use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Changed, Content, OpenOptions};
@@ -70,7 +71,7 @@ struct Range {
 /// # Errors
 /// The drive cannot be opened, there is no such snapshot, or the first is not the earlier one.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let place = Place::of(&args.from)?;
     if place.snapshot.is_none() {
         bail!("{}: name the earlier snapshot: PATH@NAME", args.from.display());
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let later = args.to.as_ref().unwrap_or(&place.path);
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let open = |path, options| super::open::drive(&runtime, path, options);
+    let open = |path, options| open::drive(&runtime, path, options);
     let from = open(&args.from, OpenOptions { bookmark: true, ..options })?;
     let to = open(later, options)?;
     let mut shown = Shown { size_bytes: to.size_bytes(), ..Shown::default() };

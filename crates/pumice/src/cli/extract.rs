@@ -9,9 +9,10 @@ use anyhow::{Context, Result, bail};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::output::{Draft, counted};
 use super::{Outcome, print, print_schema, progress};
+use crate::open::{self, served_snapshot};
 use crate::place::Place;
 use crate::signals::Interrupt;
 use crate::storage::{self, Hints};
@@ -92,7 +93,7 @@ pub(super) struct Summary {
 /// # Errors
 /// The drive cannot be opened, or the image cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let to_stdout = args.target == Path::new("-");
     if to_stdout && args.json {
         bail!("--json and the image would both go to stdout: write the image to a file");
@@ -102,9 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let place = Place::of(&args.path)?;
-    let medium = super::open::remains(&runtime, &place.path);
-    let medium = medium.map_err(|error| super::served_snapshot::advise(&place, error))?;
-    let drive = super::open::on(&runtime, &place, medium, options)?;
+    let medium = open::remains(&runtime, &place.path);
+    let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
+    let drive = open::on(&runtime, &place, medium, options)?;
     let mut image = if to_stdout {
         Image::Stream { stdout: std::io::stdout().lock(), at: 0, is_closed: false }
     } else {

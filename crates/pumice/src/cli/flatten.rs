@@ -7,11 +7,10 @@ use anyhow::{Context, Result, bail};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::KeyArgs;
-use super::{
-    Outcome, lossy, open, origin, print, print_schema, progress, say_error, snapshot, state,
-};
+use super::key_args::KeyArgs;
+use super::{Outcome, lossy, print, print_schema, progress, say_error, snapshot, state};
 use crate::control::{self, Answer, Client, Request};
+use crate::open::{self, origin};
 use crate::place::Place;
 use crate::signals::Interrupt;
 use pumice_drive::base::units::format_size;
@@ -60,7 +59,7 @@ pub(super) struct Shown {
 /// The drive is no clone, or cannot be opened: nothing has changed. Or the copy failed: the clone
 /// is as before, but holds more of its data itself.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let path = args.path.as_path();
     let runtime = Runtime::new(Backend::Auto)?;
     let (uuid, wanted) = match control::connect(path)? {

@@ -7,10 +7,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::key::Slot;
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::state::{self, State};
 use super::{Outcome, lossy, output, print, print_schema, snapshot};
 use crate::objects::{Cost, Prices};
+use crate::open;
 use crate::partitions;
 use crate::savings::saved_text;
 use pumice_drive::base::units::format_size;
@@ -50,7 +51,7 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, or it is in use by a process that does not answer.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let (info, state, snapshot_list) = match state::read_with_snapshots(&args.path) {
         Err(error) if args.keys.is_empty() && is_locked(&error) => {
             let shown = Visible::of(&args.path)?.ok_or(error)?;
@@ -103,7 +104,7 @@ impl Visible {
     /// Returns the readable properties of a drive; `None` if it is not encrypted.
     fn of(path: &Path) -> Result<Option<Self>> {
         let runtime = Runtime::new(Backend::Auto)?;
-        let medium = super::open::locked(&runtime, path, true)?;
+        let medium = open::locked(&runtime, path, true)?;
         let locked = runtime.block_on(Locked::on(&medium)).with_context(|| lossy(path))?;
         let Some(locked) = locked else { return Ok(None) };
         let shape = locked.shape;

@@ -6,9 +6,11 @@ use anyhow::{Context, Result, bail};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::{self, KeyArgs, NewKeyArgs};
+use super::key_args::{KeyArgs, NewKeyArgs};
 use super::{Outcome, lossy, print, print_schema};
 use crate::environment;
+use crate::keys;
+use crate::open;
 use crate::storage::Storage;
 use pumice_drive::controller::{KeyChange, Locked, SlotInfo, SlotKind, change_keys};
 use pumice_drive::crypt::RecoveryCode;
@@ -127,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         | Action::Change { path, json, .. } => (path.as_path(), *json),
     };
     let is_list = matches!(args.action, Action::List { .. });
-    let medium = super::open::locked(&runtime, path, is_list)?;
+    let medium = open::locked(&runtime, path, is_list)?;
     let named = || path.display().to_string();
     let locked = runtime.block_on(Locked::on(&medium)).with_context(named)?;
     let Some(locked) = locked else { bail!("{}: the drive is not encrypted", path.display()) };
@@ -144,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             change(&runtime, &medium, &KeyChange::Remove(*slot), path)?
         }
         Action::Change { new, keys, .. } => {
-            let old = keys::given_or_asked(keys, path)?;
+            let old = keys::given_or_asked(keys.source()?, path)?;
             let slot = locked.slot_of(&old)?;
             let Some(slot) = slot else { bail!("{}: the key opens no slot", path.display()) };
             let cipher = locked.unlock(&old, pumice_drive::crypt::Randomness::System)?;
@@ -168,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 fn unlocked(runtime: &Runtime, medium: Storage, keys: &KeyArgs) -> Result<Storage> {
-    keys.provide();
+    keys.provide()?;
     Ok(runtime.block_on(keys::unlock(medium))?)
 }
 

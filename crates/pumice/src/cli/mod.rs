@@ -2,8 +2,7 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `keys`: the keys of encrypted drives; `state`: the use of a
-//!   drive.
+//! * `opening`, `key_args`: flags of many subcommands; `state`: the use of a drive.
 //! * `mount`: the program as a helper of mount(8); `watch`: the monitoring options of `serve`.
 //! * `log`: the log; `output`: results and messages, whose JSON `schema` describes; `documents`:
 //!   reports in several formats; `progress`: the progress of a command.
@@ -44,14 +43,13 @@ mod flatten;
 mod forecast;
 mod info;
 mod key;
-pub(crate) mod keys;
+mod key_args;
 mod list;
 mod log;
 mod manual;
 #[cfg(feature = "attach")]
 mod mount;
-pub(crate) mod open;
-mod origin;
+mod opening;
 mod output;
 #[cfg(feature = "bench")]
 mod payload;
@@ -70,7 +68,6 @@ mod schema;
 mod scrub;
 mod send;
 mod serve;
-mod served_snapshot;
 mod set;
 mod snapshot;
 mod state;

@@ -13,10 +13,12 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::clone;
-use super::keys::{self, KeyArgs};
+use super::key_args::KeyArgs;
 use super::output::counted;
 use super::{Outcome, print, print_schema, size};
 use crate::environment;
+use crate::keys;
+use crate::open;
 use crate::signals::Interrupt;
 use crate::storage::Storage;
 use pumice_drive::base::Clock;
@@ -127,11 +129,11 @@ pub(super) struct Summary {
 /// # Errors
 /// Nothing can be rebuilt, or the new drive cannot be created or written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     refuse_same(&args.source, &args.target)?;
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
-    let mut source = super::open::remains(&runtime, &args.source)?;
+    let mut source = open::remains(&runtime, &args.source)?;
     let identity = identity(&runtime, &mut source, args, &interrupt)
         .with_context(|| args.source.display().to_string())?;
     let Some(identity) = identity else { return Ok(interrupted(args)) };
@@ -195,7 +197,7 @@ fn onto_new_drive(
 
 /// Marks the new drive, which was closed, as complete.
 fn complete(runtime: &Runtime, args: &Args) -> Result<()> {
-    let medium = super::open::medium(runtime, &args.target, false)?;
+    let medium = open::medium(runtime, &args.target, false)?;
     runtime.block_on(complete_target(&medium)).with_context(|| args.target.display().to_string())
 }
 
@@ -246,7 +248,7 @@ fn identity(
     }
     let identity = finder.result()?;
     if let Some(locked) = identity.locked() {
-        source.set_cipher(keys::unlock_recovery(&locked, &args.keys)?);
+        source.set_cipher(keys::unlock_recovery(&locked, args.keys.source()?)?);
     }
     Ok(Some(identity))
 }
@@ -265,7 +267,7 @@ fn new_drive(runtime: &Runtime, spec: &Spec, cipher: Cipher, args: &Args) -> Res
     let at_target = || args.target.display().to_string();
     let geometry = spec.geometry().with_context(at_target)?;
     FileMedium::create(&args.target, geometry.medium_bytes(), args.force)?;
-    let medium = super::open::blank(runtime, &args.target)?.with_cipher(cipher);
+    let medium = open::blank(runtime, &args.target)?.with_cipher(cipher);
     let medium = Rc::new(Storage::File(medium));
     let opening = async {
         create_target(&medium, spec).await?;

@@ -5,6 +5,7 @@ use std::io::{ErrorKind as IoErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use crate::open;
 use anyhow::{Context, Result, anyhow, bail};
 use async_channel::{Receiver, Sender, bounded};
 use pumice_drive::base::units::format_size;
@@ -20,8 +21,7 @@ use pumice_drive::runtime::{Backend, Runtime};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::KeyArgs;
-use super::open::drive;
+use super::key_args::KeyArgs;
 use super::token::Token;
 use super::{Outcome, chain, create, lossy, print, print_schema, progress, say_error, size};
 use crate::environment;
@@ -109,7 +109,7 @@ pub(super) struct Shown {
 /// The transfer is not for this drive: nothing has changed. It is damaged or cut off, or the drive
 /// cannot take it: the disk holds a part of the snapshot.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let runtime = Runtime::new(Backend::Auto)?;
     if args.resume_token {
         return show_token(&runtime, args);
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         };
         check_fit(&runtime, &args.path, &head, &name).map_err(explain)?
     };
-    let drive = drive(&runtime, &args.path, options(false))?;
+    let drive = open::drive(&runtime, &args.path, options(false))?;
     if drive.info().epoch != epoch + 1 {
         bail!("{shown}: another process used the drive meanwhile: try again");
     }
@@ -189,7 +189,7 @@ fn options(read_only: bool) -> OpenOptions {
 
 /// Prints the position from which an interrupted receive continues.
 fn show_token(runtime: &Runtime, args: &Args) -> Result<Outcome> {
-    let part = drive(runtime, &args.path, options(true))?.partial();
+    let part = open::drive(runtime, &args.path, options(true))?.partial();
     runtime.drop_tasks();
     match part {
         Some(part) => print(&format!("{}\n", Token(part)))?,
@@ -220,13 +220,12 @@ fn make(args: &Args, head: &TransferHead) -> Result<()> {
 /// Checks, before anything is changed, that a drive can take a transfer. Returns how often the
 /// drive has been opened for writing so far.
 fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) -> Result<u32> {
-    let disk = drive(runtime, path, options(true))?;
+    let disk = open::drive(runtime, path, options(true))?;
     let checked = runtime.block_on(async {
         let Received::Base(base) = disk.fit(head, name).await? else { return Ok(()) };
         let place = Place { path: path.to_owned(), snapshot: Some(base.clone()) };
-        let medium = super::open::medium_of(runtime, path).await?;
-        let view =
-            super::open::on_medium(runtime, place.snapshot.as_deref(), medium, options(true));
+        let medium = open::medium_of(runtime, path).await?;
+        let view = open::on_medium(runtime, place.snapshot.as_deref(), medium, options(true));
         let view = view.await?;
         let mut is_changed = false;
         disk.changes_since(&view, |_| {

@@ -9,11 +9,13 @@ use futures_util::future::{Either, select};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::{self, KeyArgs};
+use super::key_args::KeyArgs;
 use super::progress::Descent;
-use super::{Outcome, lossy, open, print, print_schema};
+use super::{Outcome, lossy, print, print_schema};
 use crate::control::{Answer, Client, Request};
 use crate::environment;
+use crate::keys;
+use crate::open::{self, origin};
 use crate::signals::Interrupt;
 use pumice_drive::base::Clock;
 use pumice_drive::controller::{Drive, Locked, NewKeys, OpenOptions, Rekeyed, SlotInfo, SlotKind};
@@ -70,10 +72,10 @@ pub(super) struct Shown {
 /// The drive is not encrypted, the key opens no slot, or there are other keys: nothing has changed.
 /// Or not all data can be moved: both keys are in use.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let path = args.path.as_path();
     let runtime = Runtime::new(Backend::Auto)?;
-    let medium = runtime.block_on(super::origin::medium(&runtime, path))?;
+    let medium = runtime.block_on(origin::medium(&runtime, path))?;
     let locked = runtime.block_on(Locked::on(&medium)).with_context(|| lossy(path))?;
     let Some(locked) = locked else { bail!("{}: the drive is not encrypted", path.display()) };
     drop(medium);
@@ -103,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 /// Draws a master key for the given key, and a recovery code if the drive has one.
 fn draw(args: &Args, locked: &Locked, code: &mut Option<RecoveryCode>) -> Result<NewKeys> {
     let path = args.path.as_path();
-    let secret = keys::given_or_asked(&args.keys, path)?;
+    let secret = keys::given_or_asked(args.keys.source()?, path)?;
     let present = locked.unlock(&secret, Randomness::System).with_context(|| lossy(path))?;
     let slots = locked.slots();
     let own = locked.slot_of(&secret)?;

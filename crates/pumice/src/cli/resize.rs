@@ -6,10 +6,11 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
 
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::progress::Descent;
-use super::{Outcome, create, open, print, print_schema, size};
+use super::{Outcome, create, print, print_schema, size};
 use crate::control::{self, Answer, Client, Request};
+use crate::open;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, OpenOptions, Resize, Resized, Spec};
@@ -53,7 +54,7 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, it is in use, or the request is refused; the drive has not changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let wanted = Resize { size_bytes: args.size, capacity_bytes: args.capacity };
     let path = args.path.as_path();
     let served = |client| ask(client, path, wanted).map(Some);

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail};
 
 use super::check::list;
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::output::counted;
-use super::{Outcome, open, print, print_schema, progress, size};
+use super::{Outcome, print, print_schema, progress, size};
 use crate::control::{Answer, Client, Progress, Request};
+use crate::open;
 use crate::storage;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
@@ -57,7 +58,7 @@ fn rate(text: &str) -> Result<u64, String> {
 /// # Errors
 /// There is no drive, it cannot be opened, or another scrub of it is running.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let rate_bytes = args.rate.unwrap_or(0);
     let path = args.path.as_path();
     let served = |client| ask(client, path, rate_bytes).map(Some);

@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::keys::KeyArgs;
-use super::{Outcome, lossy, open, print, print_schema, thresholds};
+use super::key_args::KeyArgs;
+use super::{Outcome, lossy, print, print_schema, thresholds};
 use crate::control::{Answer, Client, Request};
+use crate::open::{self, origin};
 use pumice_drive::base::near::nearest;
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
@@ -143,7 +144,7 @@ impl Shown {
 /// # Errors
 /// There is no drive, it cannot be opened, or the settings do not suit it: nothing has changed.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let wanted = change(&args.settings)?;
     let path = args.path.as_path();
     let served = |client| {
@@ -217,7 +218,7 @@ fn set(
     let before = origin();
     let changed = runtime.block_on(async {
         if let Some(origin) = &wanted.origin {
-            super::origin::move_to(runtime, drive, origin).await?;
+            origin::move_to(runtime, drive, origin).await?;
         }
         drive.change_settings(wanted.of_drive).await
     })?;

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
-use super::origin;
 use crate::control::{self, Service};
+use crate::open::{self, origin};
 use crate::partitions;
 use crate::remedy;
 use crate::storage::Storage;
@@ -134,7 +134,7 @@ fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
 fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, T, State)> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-    let drive = super::open::to_look_at(&runtime, path, options)?;
+    let drive = open::to_look_at(&runtime, path, options)?;
     let (mut info, more) = (drive.info(), read(&drive));
     if let Err(error) = runtime.block_on(origin::needed(&runtime, Storage::of(&drive))) {
         let what = remedy::chain(&error);

@@ -18,8 +18,8 @@ use std::rc::{Rc, Weak};
 
 use futures_util::future::select;
 
-use crate::cli::keys;
-use crate::cli::open;
+use crate::keys;
+use crate::open;
 use crate::storage::Storage;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};

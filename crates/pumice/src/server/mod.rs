@@ -14,7 +14,7 @@
 //! * `reload`, `restart`: SIGHUP; `expiry`: certificates; `command`: the command of `--run`.
 //!
 //! Nothing here parses a flag or prints: `cli::serve` makes [`Settings`] of the arguments. Drives
-//! are opened as all subcommands open them, by `cli::open` and with the keys of `cli::keys`.
+//! are opened as all subcommands open them, by `open` and with the keys of `keys`.
 
 mod command;
 mod disk;
@@ -46,9 +46,9 @@ pub(crate) use self::threads::Described;
 use self::threads::Drives;
 pub(crate) use self::watch::Access;
 use self::watch::Serving;
-use crate::cli::open;
 use crate::control;
 use crate::notify;
+use crate::open;
 use crate::signals::{self, Signals};
 use crate::watch::Terms;
 use pumice_drive::runtime::{Backend, Runtime};

@@ -8,7 +8,7 @@
 //! ```text
 //! PUMICE_HANDOVER       the process that the handover is for
 //! PUMICE_HANDOVER_GUEST the virtual machine that may continue on its disk; see `vhost`
-//! PUMICE_HANDOVER_KEYS  a descriptor with passphrases that cannot be read again; see `cli::keys`
+//! PUMICE_HANDOVER_KEYS  a descriptor with passphrases that cannot be read again; see `keys`
 //! PUMICE_HANDOVER_TCP   for --check: the addresses that the next server would inherit
 //! LISTEN_FDS, ..        the socket that contains the handover, passed as by systemd
 //! ```
@@ -31,8 +31,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::Server;
-use crate::cli::keys;
 use crate::control;
+use crate::keys;
 use crate::notify;
 use crate::remedy::chain_of as chain;
 use crate::signals::{self, Signals};

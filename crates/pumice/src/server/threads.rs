@@ -407,7 +407,7 @@ mod tests {
     use pumice_nbd::Options;
 
     use super::*;
-    use crate::cli::open;
+    use crate::open;
 
     fn drive(runtime: &Runtime, path: &Path) {
         let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(Uuid::from_u128(7), 1 << 20) };

@@ -13,16 +13,18 @@ use serde::Serialize;
 use super::set_up::Wanted;
 use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
-use crate::cli::open;
 use crate::cli::serve::name_of;
 use crate::cli::{Outcome, chain, print, print_schema, say_error};
 use crate::control::{self, Client, ControlSocket, Loan};
 use crate::notify;
+use crate::open;
 use crate::path_watch;
 use crate::place::Place;
 use crate::signals;
 use crate::storage::Storage;
 use crate::watch::{Connections, Measured, Terms, Watch};
+use pumice_drive::base::clock::while_busy;
+use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::codec::Workers;
 use pumice_drive::controller::Drive;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -97,7 +99,7 @@ fn serve_opened(
     // The drive is locked, so either an earlier process that attached it was killed and will be
     // gone within a moment, or both processes only read.
     if let Some(left) = args.attachment()? {
-        if !open::wait_until(runtime, || left.process().is_none()) {
+        if !wait_until(runtime, || left.process().is_none()) {
             return Err(already_attached(&args.path, &left));
         }
         take_down(&left, None)?;
@@ -255,6 +257,12 @@ async fn take_down_on_worker(runtime: &Runtime, attachment: &Attachment) -> Resu
     let (start, taking) = Worker::new(move |()| take_down(&attachment, None))?;
     let _ = start.send(());
     taking.end(runtime).await
+}
+
+/// Waits for up to a second until `condition` holds. Returns whether it does.
+fn wait_until(runtime: &Runtime, condition: impl Fn() -> bool) -> bool {
+    let unmet = || Error::new(ErrorKind::Busy, "not yet");
+    runtime.block_on(while_busy(runtime, || condition().then_some(()).ok_or_else(unmet))).is_ok()
 }
 
 /// Returns the error for a drive that another process has attached.

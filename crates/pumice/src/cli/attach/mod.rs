@@ -41,8 +41,8 @@ pub(super) use self::foreground::Attached;
 use self::set_up::Wanted;
 pub(crate) use self::take_down::take_down;
 use super::Outcome;
-use super::keys::KeyArgs;
-use super::open::Opening;
+use super::key_args::KeyArgs;
+use super::opening::Opening;
 use crate::place::Place;
 
 /// Attach a drive as a block device, and mount it (root)
@@ -180,7 +180,7 @@ impl Args {
 /// A requirement on the machine, the drive or the mount point is not met, or a step fails;
 /// everything is then undone.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let Place { path, snapshot } = Place::of(&args.path)?;
     if snapshot.is_some() && !args.opening.read_only {
         bail!("{}: a snapshot can only be read: use --read-only", args.path.display());

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::output::columns;
 use super::values::{seconds, span, up_to, whole_number, word};
 use super::{Outcome, print, size};
@@ -283,8 +283,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if !args.hosts.is_empty() {
         return hosts::run(args);
     }
-    if let Some(secret) = args.keys.secret()? {
-        unlock_drives(secret);
+    if let Some(source) = args.keys.source()? {
+        unlock_drives(source.secret()?);
     }
     let resumes = args.resume.is_some() || args.detect_compression;
     let preset = if resumes { None } else { Some(Preset::load(&args.preset)?) };

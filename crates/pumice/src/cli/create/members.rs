@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::{Args, check_place, device_bytes};
-use crate::cli::open;
 use crate::environment;
 use crate::leftovers;
+use crate::open;
 use crate::storage::{self, Storage};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{DATA_OFFSET, Spec, create};

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT, Opened};
-use super::keys::KeyArgs;
+use super::key_args::KeyArgs;
 use super::output::{columns, open_output};
 use super::values::{gigabytes, percent, whole_number};
 use super::{Outcome, print, print_schema, size};
@@ -251,7 +251,7 @@ fn run_merge(merge: &Merge) -> Result<Outcome> {
 
 impl Args {
     fn run(&self) -> Result<Outcome> {
-        self.keys.provide();
+        self.keys.provide()?;
         let inputs: Vec<&Path> = self.paths.iter().map(PathBuf::as_path).collect();
         let opened = self.output.open(&inputs)?;
         let create = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, fs::File)>> {

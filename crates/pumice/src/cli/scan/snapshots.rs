@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
+use crate::open::{self, served_snapshot};
 use anyhow::{Context, Result, anyhow};
 use async_channel::{Receiver, Sender, bounded};
 use pumice_drive::controller::OpenOptions;
@@ -12,7 +13,6 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Access, Export, Listen, Listener, Options, Server};
 use tempfile::TempDir;
 
-use crate::cli::{open, served_snapshot};
 use crate::place::Place;
 use crate::signals;
 

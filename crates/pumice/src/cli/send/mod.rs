@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::open;
 use anyhow::{Context, Result, bail};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, OpenOptions, Send, Sent, SnapshotInfo, View};
@@ -13,11 +14,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::open::drive;
 use super::progress;
 use super::token::Token;
 use super::{Outcome, print, print_schema, say_error};
-use crate::cli::keys::KeyArgs;
+use crate::cli::key_args::KeyArgs;
 use crate::control::{self, Arrival, Arrived, Sending, Wanted};
 use crate::place::Place;
 use crate::signals::Interrupt;
@@ -89,7 +89,7 @@ type Ended = Option<(Sending, Sent)>;
 /// The drive cannot be opened, there is no such snapshot, a part of it cannot be read, or the
 /// transfer cannot be written: the written part then has no end.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     if args.output.is_none() && std::io::stdout().is_terminal() {
         bail!(
             "a transfer is not text: use --output, or redirect stdout to a file or `pumice receive`"
@@ -162,7 +162,7 @@ impl Job<'_> {
     /// Reads the drive.
     fn closed(&self, wanted: &Wanted) -> Result<Ended> {
         let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-        let all = drive(self.runtime, self.path, options)?.snapshots();
+        let all = open::drive(self.runtime, self.path, options)?.snapshots();
         let sending = wanted.find(&all)?;
         let disk = self.view(&sending.snapshot, false)?;
         let base = sending.since.as_ref().map(|info| self.view(info, true)).transpose()?;
@@ -194,9 +194,9 @@ impl Job<'_> {
     /// Opens a snapshot, or a bookmark.
     fn view(&self, info: &SnapshotInfo, bookmark: bool) -> Result<Rc<Drive>> {
         let place = Place { path: self.path.to_owned(), snapshot: Some(info.name.clone()) };
-        let medium = super::open::medium(self.runtime, self.path, true)?;
+        let medium = open::medium(self.runtime, self.path, true)?;
         let options = OpenOptions { read_only: true, bookmark, ..OpenOptions::default() };
-        super::open::on(self.runtime, &place, medium, options)
+        open::on(self.runtime, &place, medium, options)
     }
 }
 

@@ -19,8 +19,8 @@ pub(crate) use self::plan::name_of;
 use self::tables::Exports;
 pub(crate) use self::tables::TABLES;
 use super::config::FoundTable;
-use super::keys::KeyArgs;
-use super::open::Opening;
+use super::key_args::KeyArgs;
+use super::opening::Opening;
 use super::{LogOptions, Outcome, chain, print, print_schema, say_error, serve_args, thresholds};
 use crate::server::{self, Announce, Described, Ended, Offer, Settings};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
@@ -233,7 +233,7 @@ impl Args {
 /// # Errors
 /// A drive cannot be opened, a socket is in use, or the command cannot be started.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.keys.provide();
+    args.keys.provide()?;
     let settings = args.settings()?;
     if args.check {
         settings.check()?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::tables::Exports;
+use crate::keys;
 use crate::objects::BucketPlace;
 use crate::place::Place;
 use crate::server::Planned;
@@ -95,7 +96,8 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
 /// served under the name of its table.
 ///
 /// # Errors
-/// Two drives have one name; a name or description that the protocol does not allow.
+/// Two drives have one name; a name or description that the protocol does not allow; a table with
+/// several keys.
 pub(super) fn plan(
     mut found: Vec<Found>,
     names: &Names,
@@ -123,13 +125,13 @@ pub(super) fn plan(
         let description = description.or_else(|| names.description.clone());
         let file = found.file();
         if let Some(table) = table {
-            table.keys.provide_for(&found.path);
+            keys::provide_for(&found.path, table.keys.source()?);
         }
         let Found { path, snapshot, is_found } = found;
         let follow_ns = None;
-        Planned { path, name, description, options, is_found, file, snapshot, follow_ns }
+        Ok(Planned { path, name, description, options, is_found, file, snapshot, follow_ns })
     });
-    Ok(planned.collect())
+    planned.collect()
 }
 
 /// Checks that no two drives have one name.

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::config::{FoundTable, Tables};
-use crate::cli::keys::KeyArgs;
+use crate::cli::key_args::KeyArgs;
 use crate::cli::size;
 use pumice_drive::base::near::nearest;
 use pumice_nbd::{IpNet, Rate, Rules};

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use uuid::Uuid;
 
 use super::{change, change_even_a_part, list};
-use crate::cli::origin;
 use crate::control::Request;
+use crate::open::origin;
 use pumice_drive::controller::{Drive, Origin, RegisteredClone, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 

@@ -14,14 +14,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::open;
 use anyhow::{Context, Result, bail};
 use pumice_report::{Align, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::output::{self, counted};
-use super::{Outcome, lossy, open, print, print_schema};
-use crate::cli::keys::KeyArgs;
+use super::{Outcome, lossy, print, print_schema};
+use crate::cli::key_args::KeyArgs;
 use crate::control::{Answer, Client, Request};
 use crate::environment;
 use crate::place::Place;
@@ -244,7 +245,7 @@ pub(super) struct Shown {
 /// There is no drive, it cannot be opened, or the snapshot cannot be made or does not exist:
 /// nothing has changed.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    args.action.keys().provide();
+    args.action.keys().provide()?;
     let (action, json, drives) = match &args.action {
         Action::Create { snapshots, yields, no_freeze, json, .. } => {
             let how = How { yields: *yields, freezes: !no_freeze };

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::{ask, change, new};
 use crate::control::{self, Answer, Request};
+use crate::open;
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -48,7 +49,7 @@ pub(super) fn create(wanted: &[Wanted], yields: bool) -> Result<Vec<SnapshotInfo
             Some(_) => None,
             None => {
                 let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-                Some(crate::cli::open::alone(&runtime, path, options)?)
+                Some(open::alone(&runtime, path, options)?)
             }
         };
         drives.push(Member { path, new: new(name.clone(), yields), closed });

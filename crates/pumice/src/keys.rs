@@ -1,4 +1,4 @@
-//! The keys of encrypted drives: the sources from which a command gets them.
+//! The keys of encrypted drives, and the sources from which a process gets them.
 //!
 //! A key is never an argument, which other users of the machine could see: it comes from a file, a
 //! descriptor, a command, or the terminal. Keys given to a process are kept here, and every medium
@@ -31,114 +31,44 @@ const LEGACY_BYTES_MAX: u64 = 64 << 20;
 /// Number of attempts to read a passphrase from the terminal.
 const PROMPTS: usize = 3;
 
-/// Flags that name the source of the key of an encrypted drive.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-#[group(skip)]
-#[command(next_help_heading = "Encryption")]
-pub(crate) struct KeyArgs {
-    /// File with the key of an encrypted drive: at least 32 random bytes
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
-
-    /// Command for /bin/sh that prints the key, such as a client of a key service or `systemd-creds
-    /// decrypt`
-    #[arg(long, value_name = "COMMAND")]
-    key_command: Option<String>,
-
-    /// File with the passphrase; a line break at its end is not part of it
-    #[arg(long, value_name = "FILE")]
-    passphrase_file: Option<PathBuf>,
-
-    /// Open file descriptor to read the passphrase from
-    #[arg(long, value_name = "NUMBER")]
-    #[arg(value_parser = clap::value_parser!(i32).range(0..))]
-    passphrase_fd: Option<RawFd>,
-
-    /// File with the recovery code
-    #[arg(long, value_name = "FILE")]
-    recovery_code_file: Option<PathBuf>,
+/// The source of a key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// File with the key.
+    KeyFile(PathBuf),
+    /// Shell command that prints the key.
+    KeyCommand(String),
+    /// File with the passphrase.
+    PassphraseFile(PathBuf),
+    /// Open file descriptor to read the passphrase from.
+    PassphraseFd(RawFd),
+    /// File with the recovery code.
+    RecoveryCodeFile(PathBuf),
 }
 
-/// Flags that name the source of a new key.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-#[group(skip)]
-#[command(next_help_heading = "New key [default: prompt for a passphrase]")]
-pub(crate) struct NewKeyArgs {
-    /// File with the new key: at least 32 random bytes
-    #[arg(long, value_name = "FILE")]
-    new_key_file: Option<PathBuf>,
-
-    /// Command for /bin/sh that prints the new key
-    #[arg(long, value_name = "COMMAND")]
-    new_key_command: Option<String>,
-
-    /// File with the new passphrase
-    #[arg(long, value_name = "FILE")]
-    new_passphrase_file: Option<PathBuf>,
-
-    /// Open file descriptor to read the new passphrase from
-    #[arg(long, value_name = "NUMBER")]
-    #[arg(value_parser = clap::value_parser!(i32).range(0..))]
-    new_passphrase_fd: Option<RawFd>,
-
-    /// Draw a recovery code, and print it
-    #[arg(long)]
-    new_recovery_code: bool,
-}
-
-impl NewKeyArgs {
-    /// Returns the secret of the new key; a recovery code that was drawn for it is stored in
-    /// `code`.
-    ///
-    /// # Errors
-    /// As [`new_secret`].
-    pub(crate) fn secret(&self, code: &mut Option<RecoveryCode>) -> Result<Secret> {
-        let args = KeyArgs {
-            key_file: self.new_key_file.clone(),
-            key_command: self.new_key_command.clone(),
-            passphrase_file: self.new_passphrase_file.clone(),
-            passphrase_fd: self.new_passphrase_fd,
-            recovery_code_file: None,
-        };
-        if !self.new_recovery_code {
-            return new_secret(&args);
-        }
-        if !args.is_empty() {
-            return Err(invalid("specify one new key: a recovery code counts as one".into()));
-        }
-        Ok(code.insert(RecoveryCode::draw(&Randomness::System)).secret())
-    }
-}
-
-/// The flags and keys that this process was given.
+/// The sources and keys that this process was given.
 struct Given {
-    args: KeyArgs,
-    /// Flags of drives that have their own.
-    of_drives: BTreeMap<PathBuf, KeyArgs>,
+    /// The source for drives that do not have their own.
+    source: Option<Source>,
+    of_drives: BTreeMap<PathBuf, Source>,
     /// Secrets already read: a descriptor can be read only once, and a command should run once.
-    read: BTreeMap<String, Secret>,
+    read: BTreeMap<Source, Secret>,
     /// Passphrases from the terminal, for each drive.
     asked: BTreeMap<PathBuf, Secret>,
 }
 
-/// Passphrases that a process cannot get again, each with the flags or the drive that it belongs
-/// to.
+/// Passphrases that a process cannot get again, each with the descriptor or the drive that it
+/// belongs to.
 #[derive(Default, Serialize, Deserialize)]
 struct Legacy {
-    /// From descriptors, by their flags.
-    read: Vec<(String, Vec<u8>)>,
+    /// From descriptors.
+    read: Vec<(RawFd, Vec<u8>)>,
     /// From the terminal, by the drives.
     asked: Vec<(PathBuf, Vec<u8>)>,
 }
 
 static GIVEN: Mutex<Given> = Mutex::new(Given {
-    args: KeyArgs {
-        key_file: None,
-        key_command: None,
-        passphrase_file: None,
-        passphrase_fd: None,
-        recovery_code_file: None,
-    },
+    source: None,
     of_drives: BTreeMap::new(),
     read: BTreeMap::new(),
     asked: BTreeMap::new(),
@@ -161,8 +91,11 @@ pub(crate) fn hand_over() -> Result<Option<OwnedFd>> {
             Secret::Passphrase(bytes) => bytes.to_vec(),
             Secret::Key(_) | Secret::Recovery(_) => Vec::new(),
         };
-        let by_descriptor = given.read.iter().filter(|(flags, _)| flags.contains(BY_DESCRIPTOR));
-        legacy.read = by_descriptor.map(|(flags, one)| (flags.clone(), bytes(one))).collect();
+        let by_descriptor = given.read.iter().filter_map(|(source, one)| match source {
+            Source::PassphraseFd(number) => Some((*number, bytes(one))),
+            _ => None,
+        });
+        legacy.read = by_descriptor.collect();
         let asked = given.asked.iter();
         legacy.asked = asked.map(|(path, one)| (path.clone(), bytes(one))).collect();
     }
@@ -186,9 +119,6 @@ pub(crate) fn hand_over() -> Result<Option<OwnedFd>> {
     Ok(Some(file.into()))
 }
 
-/// The debug text by which [`Given::read`] recognizes flags that name a descriptor.
-const BY_DESCRIPTOR: &str = "passphrase_fd: Some";
-
 /// Takes the passphrases that [`hand_over`] has left in a descriptor, and empties it.
 ///
 /// # Errors
@@ -205,79 +135,57 @@ pub(crate) fn take_over(descriptor: RawFd) -> Result<()> {
     let Legacy { read, asked } = legacy;
     let mut given = given();
     let secret = |bytes: Vec<u8>| Secret::Passphrase(Zeroizing::new(bytes));
-    given.read.extend(read.into_iter().map(|(flags, bytes)| (flags, secret(bytes))));
+    let read = read.into_iter();
+    given.read.extend(read.map(|(number, bytes)| (Source::PassphraseFd(number), secret(bytes))));
     given.asked.extend(asked.into_iter().map(|(path, bytes)| (path, secret(bytes))));
     Ok(())
 }
 
-impl KeyArgs {
-    /// Uses these flags for every drive that has none of its own.
-    pub(crate) fn provide(&self) {
-        given().args = self.clone();
-    }
+/// Uses a source for every drive that has none of its own.
+pub(crate) fn provide(source: Option<Source>) {
+    given().source = source;
+}
 
-    /// Uses these flags, if there are any, for the drive at `path`.
-    pub(crate) fn provide_for(&self, path: &Path) {
-        let mut given = given();
-        if self.is_empty() {
-            given.of_drives.remove(path);
-        } else {
-            given.of_drives.insert(path.to_owned(), self.clone());
-        }
-    }
+/// Uses a source, if there is one, for the drive at `path`.
+pub(crate) fn provide_for(path: &Path, source: Option<Source>) {
+    let mut given = given();
+    match source {
+        Some(source) => given.of_drives.insert(path.to_owned(), source),
+        None => given.of_drives.remove(path),
+    };
+}
 
-    /// Whether no flag was given.
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Reads the secret that the flags name; `None` without flags.
+impl Source {
+    /// Returns the secret, which is read from the source once.
     ///
     /// # Errors
     /// The secret cannot be read, or is not valid.
-    pub(crate) fn secret(&self) -> Result<Option<Secret>> {
-        if self.is_empty() {
-            return Ok(None);
-        }
-        let name = format!("{self:?}");
-        if let Some(secret) = given().read.get(&name) {
-            return Ok(Some(secret.clone()));
+    pub(crate) fn secret(&self) -> Result<Secret> {
+        if let Some(secret) = given().read.get(self) {
+            return Ok(secret.clone());
         }
         let secret = self.read()?;
-        given().read.insert(name, secret.clone());
-        Ok(Some(secret))
+        given().read.insert(self.clone(), secret.clone());
+        Ok(secret)
     }
 
     fn read(&self) -> Result<Secret> {
-        let Self { key_file, key_command, passphrase_file, passphrase_fd, recovery_code_file } =
-            self;
-        let files = [key_file, passphrase_file, recovery_code_file];
-        let count = files.iter().filter(|file| file.is_some()).count()
-            + usize::from(key_command.is_some())
-            + usize::from(passphrase_fd.is_some());
-        if count > 1 {
-            return Err(invalid("specify one key: use only one of the flags for keys".into()));
+        match self {
+            Self::KeyFile(path) => key(read_file(path)?, &path.display().to_string()),
+            Self::KeyCommand(command) => key(output_of(command)?, "the output of --key-command"),
+            Self::PassphraseFile(path) => passphrase(read_file(path)?, &path.display().to_string()),
+            Self::PassphraseFd(number) => {
+                let bytes = read_file(&PathBuf::from(format!("/proc/self/fd/{number}")))?;
+                passphrase(bytes, "the input of --passphrase-fd")
+            }
+            Self::RecoveryCodeFile(path) => {
+                let bytes = read_file(path)?;
+                let text = str::from_utf8(&bytes).unwrap_or_default();
+                let code: std::result::Result<RecoveryCode, String> = text.trim().parse();
+                code.map(|code| code.secret())
+                    .map_err(|what| invalid(format!("{}: {what}", path.display())))
+            }
         }
-        if let Some(path) = &self.key_file {
-            let named = || path.display().to_string();
-            return key(read_file(path)?, &named());
-        }
-        if let Some(command) = &self.key_command {
-            return key(output_of(command)?, "the output of --key-command");
-        }
-        if let Some(path) = &self.passphrase_file {
-            return passphrase(read_file(path)?, &path.display().to_string());
-        }
-        if let Some(number) = self.passphrase_fd {
-            let bytes = read_file(&PathBuf::from(format!("/proc/self/fd/{number}")))?;
-            return passphrase(bytes, "the input of --passphrase-fd");
-        }
-        let path = self.recovery_code_file.as_deref().expect("some flag was given");
-        let bytes = read_file(path)?;
-        let text = str::from_utf8(&bytes).unwrap_or_default();
-        let code: std::result::Result<RecoveryCode, String> = text.trim().parse();
-        code.map(|code| code.secret())
-            .map_err(|what| invalid(format!("{}: {what}", path.display())))
     }
 }
 
@@ -301,14 +209,14 @@ pub(crate) async fn unlock_origin(medium: Storage) -> Result<Storage> {
 
 async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
     let path = medium.path().to_owned();
-    let args = {
+    let source = {
         let given = given();
-        given.of_drives.get(&path).unwrap_or(&given.args).clone()
+        given.of_drives.get(&path).or(given.source.as_ref()).cloned()
     };
     let locked = match Locked::on(&medium).await {
         Ok(Some(locked)) => locked,
         // An unencrypted drive may have been put in its place.
-        Ok(None) if !args.is_empty() && !is_origin => {
+        Ok(None) if source.is_some() && !is_origin => {
             let what = format!("{} is not encrypted, and a key was given for it", path.display());
             return Err(Error::new(ErrorKind::PermissionDenied, what));
         }
@@ -319,8 +227,8 @@ async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
         let what = format!("{} is encrypted, and stays locked", path.display());
         Error::new(error.kind(), what).caused_by(error)
     };
-    if let Some(secret) = args.secret()? {
-        let cipher = locked.unlock(&secret, Randomness::System).map_err(named)?;
+    if let Some(source) = source {
+        let cipher = locked.unlock(&source.secret()?, Randomness::System).map_err(named)?;
         return Ok(medium.with_cipher(cipher));
     }
     if !locked.has(SlotKind::Passphrase) {
@@ -334,15 +242,16 @@ async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
         return Err(locked_error(&path));
     }
     let mut refused = None;
+    let mut question = format!("Passphrase for {}: ", path.display());
     for _ in 0..PROMPTS {
-        let secret = prompt(&format!("Passphrase for {}: ", path.display()))?;
+        let secret = prompt(&question)?;
         match locked.unlock(&secret, Randomness::System) {
             Ok(cipher) => {
                 given().asked.insert(path, secret);
                 return Ok(medium.with_cipher(cipher));
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                super::say_error("wrong passphrase");
+                question = format!("Wrong passphrase; passphrase for {}: ", path.display());
                 refused = Some(error);
             }
             Err(error) => return Err(named(error)),
@@ -354,22 +263,23 @@ async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
 /// Returns the cipher of a drive whose superblocks are lost: its recovery code opens it.
 ///
 /// # Errors
-/// The flags name no recovery code, or the one of another drive.
-pub(crate) fn unlock_recovery(locked: &Locked, args: &KeyArgs) -> Result<Cipher> {
-    let secret = args.secret()?.filter(|secret| matches!(secret, Secret::Recovery(_)));
-    let what = "the drive is encrypted, and its superblocks are lost: only its recovery code opens \
-                it (--recovery-code-file)";
-    let secret = secret.ok_or_else(|| Error::new(ErrorKind::PermissionDenied, what))?;
-    locked.unlock(&secret, Randomness::System)
+/// The source is not a recovery code, or is the one of another drive.
+pub(crate) fn unlock_recovery(locked: &Locked, source: Option<Source>) -> Result<Cipher> {
+    let Some(source @ Source::RecoveryCodeFile(_)) = source else {
+        let what = "the drive is encrypted, and its superblocks are lost: only its recovery code \
+                    opens it (--recovery-code-file)";
+        return Err(Error::new(ErrorKind::PermissionDenied, what));
+    };
+    locked.unlock(&source.secret()?, Randomness::System)
 }
 
-/// Returns the secret that the flags name, or a passphrase read from the terminal.
+/// Returns the secret of a source, or a passphrase read from the terminal.
 ///
 /// # Errors
 /// It cannot be read, or there is no terminal.
-pub(crate) fn given_or_asked(args: &KeyArgs, path: &Path) -> Result<Secret> {
-    match args.secret()? {
-        Some(secret) => Ok(secret),
+pub(crate) fn given_or_asked(source: Option<Source>, path: &Path) -> Result<Secret> {
+    match source {
+        Some(source) => source.secret(),
         None if std::io::stdin().is_terminal() => {
             prompt(&format!("Passphrase for {}: ", path.display()))
         }
@@ -386,14 +296,14 @@ fn locked_error(path: &Path) -> Error {
     Error::new(ErrorKind::PermissionDenied, what)
 }
 
-/// Returns the secret of a new slot: the one that the flags name, or a passphrase that is read
-/// twice from the terminal.
+/// Returns the secret of a new slot: the one of a source, or a passphrase that is read twice from
+/// the terminal.
 ///
 /// # Errors
-/// There is no terminal, or the answers differ.
-pub(crate) fn new_secret(args: &KeyArgs) -> Result<Secret> {
-    if let Some(secret) = args.secret()? {
-        return Ok(secret);
+/// The secret cannot be read; there is no terminal, or the answers differ.
+pub(crate) fn new_secret(source: Option<Source>) -> Result<Secret> {
+    if let Some(source) = source {
+        return source.secret();
     }
     if !std::io::stdin().is_terminal() {
         return Err(invalid(

@@ -10,7 +10,7 @@ use pumice_drive::base::ErrorKind;
 
 /// Adds to the error for a drive that is in use how its snapshot can be read, if a server offers
 /// it.
-pub(super) fn advise(place: &Place, error: Error) -> Error {
+pub(crate) fn advise(place: &Place, error: Error) -> Error {
     let is_busy =
         error.downcast_ref::<base::Error>().map(base::Error::kind) == Some(ErrorKind::Busy);
     let (true, Some(snapshot)) = (is_busy, &place.snapshot) else { return error };
@@ -31,7 +31,7 @@ pub(super) fn advise(place: &Place, error: Error) -> Error {
 ///
 /// # Errors
 /// The server belongs to another user, or does not answer.
-pub(super) fn uri(place: &Place) -> Result<Option<String>> {
+pub(crate) fn uri(place: &Place) -> Result<Option<String>> {
     let (Some(snapshot), Some(service)) = (&place.snapshot, control::service(&place.path)?) else {
         return Ok(None);
     };
@@ -49,7 +49,7 @@ fn uri_of(drive: &str, export: &str, snapshot: &str) -> String {
 }
 
 /// Percent-encodes characters that have a meaning in a URI.
-pub(super) fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
             char::from(byte).to_string()

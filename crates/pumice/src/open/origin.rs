@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 
-use super::keys;
 use crate::control;
+use crate::keys;
 use crate::storage::{Absent, Storage};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, OpenOptions, Origin, is_flat_on, origin_on};
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 /// Maximum length of a chain of origins, each a clone of the next: each takes memory, and each read
 /// passes through all of them.
-pub(super) const CHAIN_MAX: u32 = 16;
+pub(crate) const CHAIN_MAX: u32 = 16;
 
 /// Memory for data read from an origin: half of a drive's defaults, since a clone has its own.
 const CACHE_BYTES: usize = 16 << 20;
@@ -29,7 +29,7 @@ const MAP_CACHE_BYTES: usize = 128 << 20;
 ///
 /// # Errors
 /// `NotFound` if the origin is not found, with advice; else errors from opening it.
-pub(super) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
+pub(crate) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
     // Opening the drive itself reports its errors.
     let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
     open(runtime, medium.path(), (clone, wanted), 1).await.map(Some)
@@ -39,7 +39,7 @@ pub(super) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<
 ///
 /// # Errors
 /// As [`of`], and [`is_flat_on`].
-pub(super) async fn needed(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
+pub(crate) async fn needed(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
     match is_flat_on(medium).await? {
         true => Ok(None),
         false => of(runtime, medium).await,
@@ -97,7 +97,7 @@ async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Res
 /// # Errors
 /// `InvalidInput` if the drive is no clone; errors from opening its origin there: nothing has
 /// changed.
-pub(super) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Result<()> {
+pub(crate) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Result<()> {
     let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
     let wanted = clone.origin().ok_or_else(|| wrong("the drive is not a clone".into()))?;
     drop(open_at(runtime, path, (clone.uuid(), &wanted)).await?);
@@ -110,7 +110,7 @@ pub(super) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Re
 ///
 /// # Errors
 /// Errors of [`FileMedium::open`] and [`Storage::complete`].
-pub(super) async fn medium(runtime: &Runtime, path: &Path) -> Result<Storage> {
+pub(crate) async fn medium(runtime: &Runtime, path: &Path) -> Result<Storage> {
     let options = FileOptions::default().with_read_only(true).with_direct(true);
     let options = options.with_unlocked(true);
     let open = |path: &Path| FileMedium::open(runtime.clone(), path, options);
@@ -141,7 +141,7 @@ fn missing(clone: &Path, wanted: &Origin, failure: Option<Error>) -> Error {
 }
 
 /// Returns the path at which the origin of a clone is, or was.
-pub(super) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
+pub(crate) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
     let mut places = places(clone, wanted);
     let there = places.iter().position(|path| {
         let found = Runtime::new(Backend::Auto).and_then(|runtime| identity(&runtime, path));
@@ -155,7 +155,7 @@ pub(super) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
 ///
 /// # Errors
 /// There is no drive, or it cannot be read.
-pub(super) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<Origin>)> {
+pub(crate) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<Origin>)> {
     runtime.block_on(async {
         origin_on(&keys::unlock_origin(medium(runtime, path).await?).await?).await
     })
@@ -165,7 +165,7 @@ pub(super) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<O
 ///
 /// # Errors
 /// As [`identity`].
-pub(super) fn depth(runtime: &Runtime, path: &Path) -> Result<u32> {
+pub(crate) fn depth(runtime: &Runtime, path: &Path) -> Result<u32> {
     let (mut path, mut depth) = (path.to_owned(), 1);
     while let (_, Some(next)) = identity(runtime, &path)?
         && depth <= CHAIN_MAX
@@ -177,12 +177,12 @@ pub(super) fn depth(runtime: &Runtime, path: &Path) -> Result<u32> {
 
 /// Whether a registered clone no longer reads from any other drive: it was flattened, and its
 /// origin was not notified.
-pub(super) fn is_independent(path: &Path, clone: Uuid) -> bool {
+pub(crate) fn is_independent(path: &Path, clone: Uuid) -> bool {
     let found = Runtime::new(Backend::Auto).and_then(|runtime| identity(&runtime, path));
     matches!(found, Ok((uuid, None)) if uuid == clone)
 }
 
 /// Whether a server has the drive at `path`.
-pub(super) fn is_served(path: &Path) -> bool {
+pub(crate) fn is_served(path: &Path) -> bool {
     matches!(control::connect(path), Ok(Some(_)))
 }
