@@ -48,7 +48,7 @@ fn listed(drive: &Drive) -> Value {
 
 #[cfg(all(feature = "http", feature = "top"))]
 #[test]
-fn what_each_snapshot_holds_is_shown_everywhere() {
+fn what_each_snapshot_retains_is_shown_everywhere() {
     let Some(qemu_io) = tool("qemu-io") else { return };
     let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let server = drive.serve_with_control(&["--http", "127.0.0.1:0"]);
@@ -90,7 +90,7 @@ fn what_each_snapshot_holds_is_shown_everywhere() {
         info["snapshot_list"] == listed(&drive) && is_same
     });
     let top = drive.ok(&["top", &path(&drive), "--once"]);
-    assert!(top.contains("\n2 snapshots hold "), "{top}");
+    assert!(top.contains("\n2 snapshots retain "), "{top}");
     server.stop();
     // A closed drive shows the same.
     assert_eq!(drive.info()["snapshot_list"], listed(&drive));
@@ -137,7 +137,7 @@ fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
     }
     drive.ok(&["check", &path(&drive)]);
     let info = drive.ok(&["info", &path(&drive)]);
-    assert!(info.contains("snapshots            2, which hold"), "{info}");
+    assert!(info.contains("snapshots            2, which retain"), "{info}");
     let deleted = drive.ok(&["snapshot", "delete", &drive.named("one")]);
     assert!(deleted.contains("MiB freed"), "{deleted}");
     assert_eq!(names(&drive), ["two"]);
@@ -321,7 +321,7 @@ fn a_bookmark_tells_what_changed_and_has_no_data() {
     drive.ok(&["send", &drive.named("auto-mark"), "--output", &transfer]);
     copy.ok(&["receive", &path(&copy), "--input", &transfer]);
     let marked = drive.ok(&["snapshot", "bookmark", &drive.named("auto-mark")]);
-    assert!(marked.contains("now a bookmark, which holds"), "{marked}");
+    assert!(marked.contains("now a bookmark, which retains"), "{marked}");
     drive.refused(&["snapshot", "bookmark", &drive.named("auto-mark")], "is a bookmark");
     let server = drive.serve();
     let writes = ["write -P 1 5000 1", "write -P 2 9M 5M"];

@@ -110,7 +110,7 @@ impl Stream {
     /// Fills `buffer` with the units from number `unit` on, independently of the stream's position.
     pub fn fill_at(&self, unit: u64, buffer: &mut [u8]) {
         for (number, target) in (unit..).zip(buffer.chunks_mut(self.shared.unit_bytes)) {
-            self.fill_unit(self.origin(number), target);
+            self.fill_unit(self.content_unit(number), target);
         }
     }
 
@@ -139,7 +139,7 @@ impl Stream {
     /// steps of the golden section save nearly the same amount at such distances, so the mix stays
     /// right at any share of repetitions. The distances are also too long for chunks of 64 KiB to
     /// compress the repetitions.
-    fn origin(&self, unit: u64) -> u64 {
+    fn content_unit(&self, unit: u64) -> u64 {
         let Shared { repeats, group_units, unit_bytes, .. } = *self.shared;
         if repeats == 0 {
             return unit;

@@ -10,7 +10,7 @@ use super::{ErrorKind, Result};
 ///
 /// [`Runtime`](crate::runtime::Runtime) implements it on real or on virtual time.
 pub trait Clock {
-    /// Returns the nanoseconds since an arbitrary origin. Never decreases.
+    /// Returns the nanoseconds since an arbitrary moment. Never decreases.
     fn now_ns(&self) -> u64;
 
     /// Waits until at least `ns` nanoseconds have passed on this clock.

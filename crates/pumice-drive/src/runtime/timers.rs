@@ -16,11 +16,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 /// Zero of the real clock: when the first runtime of the process was created.
-static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Returns the nanoseconds since the zero of the real clock.
 pub(super) fn real_ns() -> u64 {
-    Source::Real(*ORIGIN).now_ns()
+    Source::Real(*START).now_ns()
 }
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Source {
     fn now_ns(&self) -> u64 {
         match self {
             // 2^64 ns are 584 years.
-            Self::Real(origin) => u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            Self::Real(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
             Self::Virtual(now) => now.get(),
         }
     }
@@ -52,7 +52,7 @@ pub(super) struct Timers {
 
 impl Timers {
     pub(super) fn real() -> Self {
-        Self::new(Source::Real(*ORIGIN))
+        Self::new(Source::Real(*START))
     }
 
     pub(super) fn simulated() -> Self {

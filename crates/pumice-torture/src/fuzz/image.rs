@@ -21,7 +21,7 @@
 //! | 11 write | the drive is written to |
 //! | 12 checkpoint | of everything so far; see `metadata` |
 //! | 13 edit | kind u8, width u8, offset, number: replaces a value in the next metadata of a kind |
-//! | 14 moved | lba, blocks u8, byte u8, origin, twist u8: a frame moved from its address |
+//! | 14 moved | lba, blocks u8, byte u8, source, twist u8: a frame moved from its address |
 //! | 15 dropped | first leaf, end, byte u8 (0: a hole): a dropped range of the next checkpoint |
 
 mod metadata;

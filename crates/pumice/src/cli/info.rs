@@ -265,15 +265,15 @@ fn state_rows(state: &State) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Returns the rows about the space that snapshots hold: a row for each, or if there are many, for
-/// the oldest and the one that holds most.
+/// Returns the rows about the space that snapshots retain: a row for each, or if there are many,
+/// for the oldest and the one that retains most.
 fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> {
     if info.snapshots == 0 {
         return Vec::new();
     }
-    let held = format_size(info.snapshot_bytes);
+    let retained = format_size(info.snapshot_bytes);
     let each = if list.len() > FEW { ": see `pumice snapshot list`" } else { "" };
-    let what = format!("{}, which hold {held} beyond the disk{each}", info.snapshots);
+    let what = format!("{}, which retain {retained} beyond the disk{each}", info.snapshots);
     let of = |name, info: &SnapshotInfo| {
         let [alone, shared] = [info.alone_bytes, info.shared_bytes].map(format_size);
         let kind = if info.is_bookmark { " (bookmark)" } else { "" };
@@ -285,9 +285,9 @@ fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> 
         rows.extend(list.iter().map(|info| of("snapshot", info)));
     } else {
         rows.extend(list.first().map(|info| of("oldest", info)));
-        // The oldest among snapshots that hold the same amount.
+        // The oldest among snapshots that retain the same amount.
         let most = list.iter().rev().max_by_key(|info| info.alone_bytes);
-        rows.extend(most.map(|info| of("holds most", info)));
+        rows.extend(most.map(|info| of("retains most", info)));
     }
     let damaged = list.iter().filter_map(|info| {
         let damage = info.damage.as_ref()?;
@@ -498,11 +498,11 @@ mod tests {
         let rows = snapshots(&info, &all[..2]);
         let names: Vec<&str> = rows.iter().map(|row| row.0).collect();
         assert_eq!(names, ["snapshots", "snapshot", "snapshot"]);
-        assert_eq!(rows[0].1, "2, which hold 4 KiB beyond the disk");
+        assert_eq!(rows[0].1, "2, which retain 4 KiB beyond the disk");
         assert_eq!(rows[2].1, "b, 2023-11-14T22:13:20Z: 0 B alone, 2 KiB with others");
         let rows = snapshots(&info, &all);
         let names: Vec<&str> = rows.iter().map(|row| row.0).collect();
-        assert_eq!(names, ["snapshots", "oldest", "holds most"]);
+        assert_eq!(names, ["snapshots", "oldest", "retains most"]);
         assert!(rows[0].1.ends_with(": see `pumice snapshot list`"), "{rows:?}");
         assert!(rows[1].1.starts_with("a, ") && rows[2].1.starts_with("c, "), "{rows:?}");
         let mut damaged = kept("f", 1);

@@ -102,8 +102,8 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     Ok((info, state))
 }
 
-/// As [`read`], with the snapshots and the space that each holds; `None` for a drive whose file is
-/// gone: its server is not asked.
+/// As [`read`], with the snapshots and the space that each retains; `None` for a drive whose file
+/// is gone: its server is not asked.
 pub(super) fn read_with_snapshots(path: &Path) -> Result<(Info, State, Option<Vec<SnapshotInfo>>)> {
     let Some((info, state)) = read_served(path)? else {
         let (info, snapshots, state) = read_closed(path, Drive::snapshots)?;

@@ -148,7 +148,7 @@ const GAUGES: [Definition<f64>; 29] = [
         drive.overview.gc_debt_segments.into()
     }),
     ("snapshots", "Number of snapshots.", |drive| drive.info.snapshots.into()),
-    ("snapshot_bytes", "Bytes that snapshots hold beyond the disk.", |drive| {
+    ("snapshot_bytes", "Bytes that snapshots retain beyond the disk.", |drive| {
         drive.info.snapshot_bytes as f64
     }),
     (

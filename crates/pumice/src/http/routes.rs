@@ -9,7 +9,7 @@
 //! | `/api/drives` | the drives' names |
 //! | `/api/drives/NAME` | the output of `pumice info --json`, without the snapshots |
 //! | `/api/drives/NAME/segments?cells=N` | the segments as a map |
-//! | `/api/drives/NAME/snapshots` | the snapshots, and the space that each holds |
+//! | `/api/drives/NAME/snapshots` | the snapshots, and the space that each retains |
 //! | `/api/drives/NAME/history` | the last hour, a point every five seconds |
 //! | POST `/api/drives/NAME/flush`, `/checkpoint` | with the token |
 

@@ -39,7 +39,7 @@ pub(super) struct Snapshots {
     drive: Rc<Drive>,
     views: Rc<Views>,
     /// The export of the drive.
-    origin: Rc<Export>,
+    drive_export: Rc<Export>,
     server: Rc<Server>,
     exports: RefCell<Vec<(SnapshotInfo, Rc<Export>)>>,
     front: RefCell<Option<Front>>,
@@ -52,12 +52,12 @@ impl Snapshots {
     pub(super) fn of(
         runtime: Runtime,
         (drive, views): (Rc<Drive>, Rc<Views>),
-        origin: Rc<Export>,
+        drive_export: Rc<Export>,
         server: Rc<Server>,
     ) -> Rc<Self> {
         let (exports, front) = (RefCell::default(), RefCell::default());
         let has_device = Cell::default();
-        Rc::new(Self { runtime, drive, views, origin, server, exports, front, has_device })
+        Rc::new(Self { runtime, drive, views, drive_export, server, exports, front, has_device })
     }
 
     /// Notes that a virtual machine, which is no client of the server, may use the drive.
@@ -109,7 +109,7 @@ impl Snapshots {
         let Some(front) = self.front.borrow().clone() else { return };
         let (done, is_done) = bounded(1);
         let snapshots = self.announcements();
-        let notice = Notice { of: self.origin.name.clone(), snapshots, _done: done };
+        let notice = Notice { of: self.drive_export.name.clone(), snapshots, _done: done };
         // A server that has ended offers nothing.
         let _ = front.send(notice).await;
         let _ = is_done.recv().await;
@@ -120,18 +120,18 @@ impl Snapshots {
     }
 
     fn offer(&self, info: SnapshotInfo) {
-        let name = format!("{}@{}", self.origin.name, info.name);
+        let name = format!("{}@{}", self.drive_export.name, info.name);
         let size = format_size(info.size_bytes);
-        let description = format!("snapshot {} of {}, {size}", info.name, self.origin.name);
+        let description = format!("snapshot {} of {}, {size}", info.name, self.drive_export.name);
         let view = self.views.add(&info.name, info.size_bytes);
         let disk = Measured::new(Rc::new(ServedDisk::Snapshot(view)), self.runtime.clone());
         let earlier = Earlier {
-            of: self.origin.name.clone(),
+            of: self.drive_export.name.clone(),
             name: info.name.clone(),
             sequence: info.sequence,
             is_readable: !info.is_bookmark,
         };
-        let export = self.origin.of_earlier(name, description, Rc::new(disk), earlier);
+        let export = self.drive_export.of_earlier(name, description, Rc::new(disk), earlier);
         let export = Rc::new(export.with_lineage(lineage_of_snapshot(&self.drive, &info)));
         if self.server.add(export.clone()) {
             self.exports.borrow_mut().push((info, export));
@@ -166,7 +166,7 @@ impl SnapshotExports for Snapshots {
     }
 
     fn until_unused(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        Box::pin(self.server.until_unused(&self.origin.name))
+        Box::pin(self.server.until_unused(&self.drive_export.name))
     }
 
     fn check_unused(&self) -> Result<()> {
@@ -176,7 +176,7 @@ impl SnapshotExports for Snapshots {
                         end its server, then roll it back";
             return busy(what.to_owned());
         }
-        match self.server.users_of(&self.origin.name) {
+        match self.server.users_of(&self.drive_export.name) {
             0 => Ok(()),
             clients => {
                 let some = match clients {

@@ -38,7 +38,7 @@ pub(crate) trait Watched {
     /// Returns its segments in at most `cells_max` cells.
     fn segment_map(&self, cells_max: u32) -> SegmentMap;
 
-    /// Returns the snapshots of its disk, oldest first, with the space that each holds.
+    /// Returns the snapshots of its disk, oldest first, with the space that each retains.
     fn snapshots(&self) -> Pin<Box<dyn Future<Output = Vec<SnapshotInfo>>>>;
 
     /// Carries out an action.

@@ -28,7 +28,7 @@ const SURVEY_BYTES: usize = 8 << 20;
 pub struct Header {
     /// Version of the form: [`FORMAT`].
     pub pumice_bench: u32,
-    /// Origin of the measurement: `pumice 0.1.0`, or another tool whose results were imported.
+    /// Source of the measurement: `pumice 0.1.0`, or another tool whose results were imported.
     pub tool: String,
     /// Name of the preset.
     pub title: String,

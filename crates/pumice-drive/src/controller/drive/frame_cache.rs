@@ -143,7 +143,7 @@ impl FrameCache {
         self.loaded.wake_all();
     }
 
-    /// Returns the bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.borrow().iter().map(|entry| entry.bytes.capacity()).sum()
     }

@@ -89,7 +89,7 @@ pub struct Drive {
     pub(super) meta_compressor: RefCell<Compressor>,
     pub(super) decompressor: RefCell<Decompressor>,
     pub(super) workers: OnceCell<Workers>,
-    /// Tasks that hold the drive.
+    /// Tasks that have a handle to the drive.
     tasks: Cell<usize>,
     /// Whether the task of garbage collection runs.
     pub(super) gc_runs: Cell<bool>,

@@ -100,14 +100,14 @@ impl Drive {
 
     /// Returns the background tasks.
     fn tasks(drive: &Rc<Self>) -> Vec<Task> {
-        let held = || Held::new(drive);
+        let handle = || TaskHandle::new(drive);
         let mut tasks: Vec<Task> = Vec::new();
         for _ in 0..WRITERS {
-            let held = held();
-            tasks.push(Box::pin(async move { held.0.run_writer().await }));
+            let handle = handle();
+            tasks.push(Box::pin(async move { handle.0.run_writer().await }));
         }
-        let (syncer, gc, checkpoints) = (held(), held(), held());
-        let (warmer, upkeep, ahead) = (held(), held(), held());
+        let (syncer, gc, checkpoints) = (handle(), handle(), handle());
+        let (warmer, upkeep, ahead) = (handle(), handle(), handle());
         tasks.push(Box::pin(async move { syncer.0.run_syncer().await }));
         tasks.push(Box::pin(async move { gc.0.run_gc().await }));
         tasks.push(Box::pin(async move { checkpoints.0.run_checkpoints().await }));
@@ -296,16 +296,16 @@ impl Drive {
 }
 
 /// A task's handle to the drive. [`Drive::close`] waits until all handles are dropped.
-struct Held(Rc<Drive>);
+struct TaskHandle(Rc<Drive>);
 
-impl Held {
+impl TaskHandle {
     fn new(drive: &Rc<Drive>) -> Self {
         drive.tasks.set(drive.tasks.get() + 1);
         Self(drive.clone())
     }
 }
 
-impl Drop for Held {
+impl Drop for TaskHandle {
     fn drop(&mut self) {
         let others = self.0.tasks.get().checked_sub(1).expect("a task ended twice");
         self.0.tasks.set(others);

@@ -229,7 +229,7 @@ impl ReadAhead {
         self.used_bytes.get()
     }
 
-    /// Returns the bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.get()
     }

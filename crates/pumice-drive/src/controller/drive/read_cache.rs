@@ -123,7 +123,7 @@ impl ReadCache {
         self.misses.get()
     }
 
-    /// Returns the bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
         let Some(blocks) = &self.blocks else { return 0 };
         let blocks = blocks.borrow();

@@ -39,13 +39,13 @@ pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> R
 
 /// Keeps a snapshot from being deleted while it is read.
 pub(super) struct Lease {
-    origin: Rc<Drive>,
+    drive: Rc<Drive>,
     watermark: SeqNo,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.origin.with_core(|core| core.end_view(self.watermark));
+        self.drive.with_core(|core| core.end_view(self.watermark));
     }
 }
 
@@ -64,7 +64,7 @@ impl Drive {
             let all = self.snapshots();
             return Err(not_found(name, all.iter().map(|info| info.name.as_str())));
         };
-        let lease = Lease { origin: self.clone(), watermark: entry.watermark };
+        let lease = Lease { drive: self.clone(), watermark: entry.watermark };
         check_kind(&entry, &options)?;
         if !entry.is_bookmark {
             self.write_out_copies(&forwards).await?;

@@ -130,7 +130,7 @@ pub struct Info {
     /// Progress of a scrub.
     #[serde(flatten)]
     pub scrub: ScrubProgress,
-    /// Memory held now.
+    /// Memory in use now.
     pub memory: Memory,
 }
 
@@ -252,7 +252,7 @@ pub struct Operations {
     pub zeroed_bytes: u64,
 }
 
-/// Bytes of memory held, by owner.
+/// Bytes of memory in use, by owner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Memory {

@@ -509,7 +509,8 @@ impl<'a> Walk<'a> {
             Body::Whole => Found::Batch(next),
             Body::WrongPayload if self.is_another(&next) => Found::Nothing,
             Body::WrongPayload => {
-                let batch = self.windows[stream].held(offset, batch_bytes(&next.header)).to_vec();
+                let batch =
+                    self.windows[stream].buffered(offset, batch_bytes(&next.header)).to_vec();
                 Found::Damaged(Damaged { next, batch })
             }
             Body::Foreign => Found::Nothing,
@@ -523,7 +524,7 @@ impl<'a> Walk<'a> {
         is_known && next.header.seq == watermark && next.checksum != watermark_checksum
     }
 
-    /// Moves past a batch, which is held by its stream's window, and returns it.
+    /// Moves past a batch, which its stream's window has, and returns it.
     fn enter(&mut self, Step { next, damage }: Step) -> Result<Batch<'_>> {
         let Next { stream, offset, header, checksum, enters, is_restored, .. } = next;
         assert_eq!(header.seq.0, self.seq.0 + 1, "a walk enters one batch after the other");
@@ -536,7 +537,7 @@ impl<'a> Walk<'a> {
         let batch = if is_restored {
             self.restored.get(..batch_bytes as usize).unwrap_or_default()
         } else {
-            self.windows[stream].held(offset, batch_bytes)
+            self.windows[stream].buffered(offset, batch_bytes)
         };
         let (_, body) = batch.split_at(BATCH_HEADER_BYTES);
         for found in records(self.medium.cipher(), &header, body) {
@@ -647,7 +648,7 @@ impl<'a> Walk<'a> {
             let Ok((header, _)) = decoded else {
                 let place = |generation| RecordAddress { generation, segment: at.segment, offset };
                 let place = at.generation.map(place).filter(|_| offset - from < REMAINS_BYTES);
-                if place.is_some_and(|place| holds_record(page, place, cipher)) {
+                if place.is_some_and(|place| has_record(page, place, cipher)) {
                     remains += BATCH_ALIGNMENT as u64;
                 }
                 continue;
@@ -702,13 +703,13 @@ impl<'a> Walk<'a> {
                 return Err(Error::new(ErrorKind::Medium, what).caused_by(error));
             }
         }
-        Ok(window.held(offset, UNIT))
+        Ok(window.buffered(offset, UNIT))
     }
 }
 
 /// Returns whether a page of a segment holds, at `place`, a record header of the segment's present
 /// use.
-fn holds_record(page: &[u8], place: RecordAddress, cipher: &Cipher) -> bool {
+fn has_record(page: &[u8], place: RecordAddress, cipher: &Cipher) -> bool {
     let is_record = |(offset, bytes): (u32, &[u8])| {
         let place = RecordAddress { offset, ..place };
         Record::decode_with(bytes, place, cipher).is_ok()

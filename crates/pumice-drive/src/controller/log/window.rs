@@ -1,7 +1,7 @@
 //! Reading a segment from front to back through a window that reads ahead.
 //!
 //! ```text
-//!   ----|======= held =======|-- chunk --|-- chunk --|-- chunk --|----> segment
+//!   ----|===== buffered =====|-- chunk --|-- chunk --|-- chunk --|----> segment
 //!       from      (bytes)     (ahead: reads under way)           ahead_end
 //! ```
 //!
@@ -52,7 +52,7 @@ pub(crate) struct Window<'a> {
     /// The copy that is read; `None` for any.
     copy: Option<CopyId>,
     bytes: AlignedBuffer,
-    held: Option<(SegmentId, u32)>,
+    buffered: Option<(SegmentId, u32)>,
     /// The reason why a part of the bytes is zeroes.
     error: Option<Error>,
     /// If set, only the requested bytes are read, in reads of this many bytes.
@@ -77,7 +77,7 @@ impl<'a> Window<'a> {
             segment_bytes,
             copy: None,
             bytes: AlignedBuffer::zeroed(0),
-            held: None,
+            buffered: None,
             error: None,
             unit: None,
             careful_until: None,
@@ -119,7 +119,7 @@ impl<'a> Window<'a> {
     /// or in operations of `unit` bytes each; `None` reads ahead again.
     pub(crate) fn read_again(&mut self, unit: Option<usize>) {
         self.unit = unit;
-        self.held = None;
+        self.buffered = None;
         self.ahead.clear();
         self.ahead_end = None;
     }
@@ -127,7 +127,7 @@ impl<'a> Window<'a> {
     /// Forgets all bytes. From now on reads one copy, or any with `None`.
     pub(crate) fn read_copy(&mut self, copy: Option<CopyId>) {
         self.copy = copy;
-        self.held = None;
+        self.buffered = None;
         self.ahead.clear();
         self.ahead_end = None;
     }
@@ -149,8 +149,10 @@ impl<'a> Window<'a> {
             offset.checked_add(len).is_some_and(|end| end <= self.segment_bytes),
             "a read lies within its segment"
         );
-        let from = match self.held {
-            Some((held, from)) if held == segment && (from..=self.end(from)).contains(&offset) => {
+        let from = match self.buffered {
+            Some((buffered, from))
+                if buffered == segment && (from..=self.end(from)).contains(&offset) =>
+            {
                 if offset + len <= self.end(from) {
                     from
                 } else {
@@ -169,8 +171,8 @@ impl<'a> Window<'a> {
     }
 
     /// Returns again the bytes that [`Window::read`] returned last for `offset`.
-    pub(crate) fn held(&self, offset: u32, len: u32) -> &[u8] {
-        let (_, from) = self.held.expect("a window is asked again only after a read");
+    pub(crate) fn buffered(&self, offset: u32, len: u32) -> &[u8] {
+        let (_, from) = self.buffered.expect("a window is asked again only after a read");
         self.part(from, offset, len)
     }
 
@@ -190,7 +192,7 @@ impl<'a> Window<'a> {
     /// Moves the window's front to `offset`, which is in it or just after it, and adds data that
     /// was read ahead until it holds `len` bytes; returns whether that was possible.
     async fn advance(&mut self, segment: SegmentId, offset: u32, len: u32) -> bool {
-        let (Some((_, from)), true) = (self.held.take(), self.chunks_ahead > 0) else {
+        let (Some((_, from)), true) = (self.buffered.take(), self.chunks_ahead > 0) else {
             return false;
         };
         let front = (offset - from) as usize;
@@ -211,7 +213,7 @@ impl<'a> Window<'a> {
         }
         self.bytes.set_len(kept);
         self.start_reads(segment);
-        self.held = Some((segment, offset));
+        self.buffered = Some((segment, offset));
         true
     }
 
@@ -235,7 +237,7 @@ impl<'a> Window<'a> {
         assert!(self.ahead.len() <= self.chunks_ahead, "no more reads run ahead than are wanted");
     }
 
-    /// Makes room for `len` bytes and keeps the bytes that are held.
+    /// Makes room for `len` bytes and keeps the bytes that it has.
     fn reserve(&mut self, len: usize) {
         if self.bytes.capacity() < len {
             let mut longer = AlignedBuffer::zeroed(len.max(WINDOW_BYTES));
@@ -252,13 +254,13 @@ impl<'a> Window<'a> {
         let window = ahead.min((self.segment_bytes - offset) as usize).max(len as usize);
         self.ahead.clear();
         self.ahead_end = None;
-        self.held = None;
+        self.buffered = None;
         self.error = None;
         if let Some(unit) = self.unit.filter(|&unit| unit < len as usize) {
             self.reserve(len as usize);
             self.bytes.set_len(len as usize);
             self.load_units(segment, offset, 0..len as usize, unit).await;
-            self.held = Some((segment, offset));
+            self.buffered = Some((segment, offset));
             return;
         }
         self.reserve(window);
@@ -275,7 +277,7 @@ impl<'a> Window<'a> {
             self.load_parts(segment, offset, len).await;
         }
         assert!(self.bytes.len() >= len as usize, "a window holds the requested bytes");
-        self.held = Some((segment, offset));
+        self.buffered = Some((segment, offset));
     }
 
     /// Reads `len` bytes in parts, where a single read failed, and a part that fails in pages:
@@ -414,7 +416,7 @@ mod tests {
                 lost |= is_lost(got);
                 assert!(got == wanted || is_lost(got), "seed {seed}: {segment:?} {at} + {len}");
             }
-            assert!(window.held(at, len) == bytes);
+            assert!(window.buffered(at, len) == bytes);
             assert!(!lost || window.error().is_some(), "seed {seed}: zeroes for nothing");
             // Some headers are read before the batch that follows them.
             at += if !lost && random.random_range(0..3) == 0 { 0 } else { len };

@@ -130,7 +130,7 @@ struct Verifier<'a> {
     used: SegmentUse,
     stream: Stream,
     /// Bytes that are not yet verified, and their offset.
-    held: Vec<u8>,
+    pending: Vec<u8>,
     at: u32,
     /// The header of the segment, which the parity of its first batch covers.
     header: Vec<u8>,
@@ -143,31 +143,31 @@ enum Verified {
     SoFar,
     /// Everything: the batch that closes the segment was reached.
     All,
-    /// Everything before the first held byte.
-    UpToHeld,
+    /// Everything before the first pending byte.
+    UpToPending,
 }
 
 impl<'a> Verifier<'a> {
     fn new(cipher: &'a Cipher, used: SegmentUse, stream: Stream) -> Self {
-        let (held, header) = (Vec::new(), Vec::new());
-        Self { cipher, used, stream, held, at: 0, header, progress: Verified::SoFar }
+        let (pending, header) = (Vec::new(), Vec::new());
+        Self { cipher, used, stream, pending, at: 0, header, progress: Verified::SoFar }
     }
 
     fn take(&mut self, offset: u32, bytes: &[u8]) {
         if self.progress != Verified::SoFar {
             return;
         }
-        if offset != self.at + len_u32(self.held.len()) {
+        if offset != self.at + len_u32(self.pending.len()) {
             // The bytes in between cannot be read.
-            self.progress = Verified::UpToHeld;
+            self.progress = Verified::UpToPending;
             return;
         }
-        self.held.extend_from_slice(bytes);
+        self.pending.extend_from_slice(bytes);
         let mut passed = 0;
         while self.progress == Verified::SoFar {
-            let rest = self.held.get(passed..).unwrap_or_default();
+            let rest = self.pending.get(passed..).unwrap_or_default();
             let Some(len) = self.next_len(rest, self.at + len_u32(passed)) else {
-                self.progress = Verified::UpToHeld;
+                self.progress = Verified::UpToPending;
                 break;
             };
             let Some(whole) = rest.get(..len) else { break };
@@ -176,11 +176,11 @@ impl<'a> Verifier<'a> {
             if at == 0 {
                 self.header = whole.to_vec();
             }
-            if self.progress != Verified::UpToHeld {
+            if self.progress != Verified::UpToPending {
                 passed += len;
             }
         }
-        self.held.drain(..passed);
+        self.pending.drain(..passed);
         self.at += len_u32(passed);
     }
 
@@ -202,18 +202,18 @@ impl<'a> Verifier<'a> {
         if at == 0 {
             let is_right = SegmentHeader::found_in(bytes)
                 .is_some_and(|header| header.segment == segment && header.generation == generation);
-            return if is_right { Verified::SoFar } else { Verified::UpToHeld };
+            return if is_right { Verified::SoFar } else { Verified::UpToPending };
         }
         let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
         let Ok((header, _)) = BatchHeader::decode_with(bytes, self.cipher) else {
-            return Verified::UpToHeld;
+            return Verified::UpToPending;
         };
         if !matches!(body_state(self.cipher, &header, body), Body::Whole) {
-            return Verified::UpToHeld;
+            return Verified::UpToPending;
         }
         let segment_header = if at == FIRST_BATCH_OFFSET { &*self.header } else { &[] };
         if !is_parity_right(segment_header, bytes, header.parity_pages.into()) {
-            return Verified::UpToHeld;
+            return Verified::UpToPending;
         }
         let closes = records(self.cipher, &header, body).map_while(Result::ok).any(
             |found| matches!(found.record, Record::Open { stream, .. } if stream == self.stream),

@@ -62,7 +62,7 @@ struct Run {
 }
 
 impl Run {
-    fn holds(&self, offset: u32) -> bool {
+    fn contains(&self, offset: u32) -> bool {
         self.pieces.iter().any(|piece| piece.place.offset == offset)
     }
 
@@ -197,7 +197,7 @@ impl Mover<'_> {
         }
         self.drive.load_range(Lba(start), end - start).await.ok()?;
         let mut runs = runs_of(self.drive.core().map(), found.place.segment, Lba(start), end)?;
-        runs.retain(|run| run.holds(found.place.offset));
+        runs.retain(|run| run.contains(found.place.offset));
         let is_alone = match &runs[..] {
             [] => true,
             [run] => match &run.pieces[..] {

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use super::directory::{Held, Page, index_of, page_of};
+use super::directory::{Location, Page, index_of, page_of};
 use super::{DroppedRange, L2p, Leaf, Mapping};
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, leaf_bytes_max};
 
@@ -164,7 +164,7 @@ impl L2p {
 
     fn pending_slot(&self, leaf: u64) -> (u32, &Running) {
         let running = self.running.as_ref().expect("no checkpoint is running");
-        let Held::Slot(number) = self.directory.held(leaf) else {
+        let Location::Slot(number) = self.directory.location(leaf) else {
             panic!("leaf {leaf} is not in memory and cannot be pending");
         };
         assert!(self.slab.slot(number).is_pending(), "leaf {leaf} is not pending");
@@ -197,17 +197,17 @@ impl L2p {
     fn page_now(&self, page: u32) -> [u64; DIRECTORY_PAGE_LEAVES] {
         let page = self.directory.page(page).expect("only pages that exist are written");
         let mut entries = [0; DIRECTORY_PAGE_LEAVES];
-        for (entry, held) in entries.iter_mut().zip(page.held()) {
-            *entry = self.entry_of(held).pack();
+        for (entry, location) in entries.iter_mut().zip(page.locations()) {
+            *entry = self.entry_of(location).pack();
             debug_assert!(DirectoryEntry::unpack(*entry).is_some(), "a page holds packed entries");
         }
         entries
     }
 
-    pub(super) fn entry_of(&self, held: Held) -> DirectoryEntry {
-        match held {
-            Held::Slot(number) => self.slab.slot(number).entry,
-            Held::Entry(entry) => entry,
+    pub(super) fn entry_of(&self, location: Location) -> DirectoryEntry {
+        match location {
+            Location::Slot(number) => self.slab.slot(number).entry,
+            Location::Entry(entry) => entry,
         }
     }
 
@@ -307,7 +307,7 @@ impl L2p {
     /// Makes the next checkpoint write a leaf again, or the running one if it has yet to. Returns
     /// whether the leaf was in memory; if not, it must be loaded first.
     pub(crate) fn touch_leaf(&mut self, leaf: u64) -> bool {
-        let Held::Slot(number) = self.directory.held(leaf) else { return false };
+        let Location::Slot(number) = self.directory.location(leaf) else { return false };
         let slot = self.slab.slot(number);
         if !slot.is_pending() && !slot.is_dirty() {
             self.mark_changed(number);

@@ -113,30 +113,30 @@ pub(super) struct Page {
     pub(super) pending: bool,
 }
 
-/// The directory's knowledge of a leaf.
+/// The location of a leaf, as the directory has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum Location {
     /// It is in memory, in this slot.
     Slot(u32),
     /// It is not in memory.
     Entry(DirectoryEntry),
 }
 
-impl Held {
+impl Location {
     fn of(raw: u64) -> Self {
         if raw >= SLOT_TAG {
             let slot = u32::try_from(raw & !SLOT_TAG);
-            return Held::Slot(slot.expect("the number of a slot has 32 bits"));
+            return Location::Slot(slot.expect("the number of a slot has 32 bits"));
         }
-        Held::Entry(DirectoryEntry::unpack(raw).expect("the directory holds packed entries"))
+        Location::Entry(DirectoryEntry::unpack(raw).expect("the directory holds packed entries"))
     }
 
     fn raw(self) -> u64 {
         let raw = match self {
-            Held::Slot(slot) => SLOT_TAG | u64::from(slot),
-            Held::Entry(entry) => entry.pack(),
+            Location::Slot(slot) => SLOT_TAG | u64::from(slot),
+            Location::Entry(entry) => entry.pack(),
         };
-        let is_slot = matches!(self, Held::Slot(_));
+        let is_slot = matches!(self, Location::Slot(_));
         assert_eq!(raw >= SLOT_TAG, is_slot, "only the number of a slot has both tag bits");
         raw
     }
@@ -171,25 +171,25 @@ impl Directory {
         leaf_count <= self.pages.len() as u64 * DIRECTORY_PAGE_LEAVES as u64
     }
 
-    /// Returns the state of a leaf of the drive.
+    /// Returns the location of a leaf of the drive.
     #[inline]
-    pub(super) fn held(&self, leaf: u64) -> Held {
+    pub(super) fn location(&self, leaf: u64) -> Location {
         let page = self.pages.get(page_of(leaf) as usize);
         match page.expect("a leaf of the drive has a page") {
-            None => Held::Entry(DirectoryEntry::Hole),
-            Some(page) => Held::of(page.entries.get(index_of(leaf))),
+            None => Location::Entry(DirectoryEntry::Hole),
+            Some(page) => Location::of(page.entries.get(index_of(leaf))),
         }
     }
 
-    /// Sets the state of a leaf; creates its page if necessary.
-    pub(super) fn set(&mut self, leaf: u64, held: Held) {
+    /// Sets the location of a leaf; creates its page if necessary.
+    pub(super) fn set(&mut self, leaf: u64, location: Location) {
         let entries = &mut self.page_mut(page_of(leaf)).entries;
         let before = entries.memory_bytes();
-        entries.set(index_of(leaf), held.raw());
+        entries.set(index_of(leaf), location.raw());
         let after = entries.memory_bytes();
         let entry_bytes = (self.entry_bytes + after).checked_sub(before);
         self.entry_bytes = entry_bytes.expect("the entries of a page are counted");
-        debug_assert_eq!(self.held(leaf), held, "the entry of a leaf reads back");
+        debug_assert_eq!(self.location(leaf), location, "the entry of a leaf reads back");
     }
 
     /// Returns a page, if it exists and is one of the drive's.
@@ -232,7 +232,7 @@ impl Directory {
         numbered.filter_map(|(number, page)| Some((number, page.as_deref_mut()?)))
     }
 
-    /// Returns the bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> usize {
         self.pages.capacity() * size_of::<Option<Box<Page>>>()
             + self.page_count * size_of::<Page>()
@@ -248,9 +248,9 @@ impl Directory {
 }
 
 impl Page {
-    /// Returns the state of each leaf of the page.
-    pub(super) fn held(&self) -> impl Iterator<Item = Held> {
-        self.entries.iter().map(Held::of)
+    /// Returns the location of each leaf of the page.
+    pub(super) fn locations(&self) -> impl Iterator<Item = Location> {
+        self.entries.iter().map(Location::of)
     }
 }
 

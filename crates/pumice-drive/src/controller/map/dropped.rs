@@ -158,7 +158,7 @@ impl Dropped {
         ranges
     }
 
-    /// Returns the bytes of memory held, about: a B-tree entry is its key, its value and half a
+    /// Returns the bytes of memory in use, about: a B-tree entry is its key, its value and half a
     /// node's spare.
     pub(super) fn memory_bytes(&self) -> usize {
         let ranges = self.unreaped.len() + self.retained.len();

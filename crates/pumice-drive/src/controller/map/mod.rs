@@ -39,7 +39,7 @@ mod walk;
 
 use checkpoint::Running;
 pub(crate) use checkpoint::{DroppedSnapshot, LeafContent};
-use directory::{Directory, Held, page_of};
+use directory::{Directory, Location, page_of};
 use dropped::Dropped;
 pub(crate) use dropped::DroppedRange;
 pub(crate) use leaf::{LEAF_BLOCKS, Leaf};
@@ -233,12 +233,12 @@ impl L2p {
         if let Some(mapping) = self.dropped.get(leaf) {
             return Found { lookup: Lookup::Run(mapping, rest), slot: None };
         }
-        match self.directory.held(leaf) {
-            Held::Slot(number) => {
+        match self.directory.location(leaf) {
+            Location::Slot(number) => {
                 let (mapping, count) = self.slab.slot(number).content.lookup(block);
                 Found { lookup: Lookup::Run(mapping, u64::from(count)), slot: Some(number) }
             }
-            Held::Entry(entry) => {
+            Location::Entry(entry) => {
                 let run = |mapping| Lookup::Run(mapping, rest);
                 Found { lookup: uniform(entry).map_or(Lookup::Missing(leaf), run), slot: None }
             }
@@ -270,27 +270,27 @@ impl L2p {
     }
 
     fn is_missing(&self, leaf: u64) -> bool {
-        matches!(self.directory.held(leaf), Held::Entry(DirectoryEntry::Leaf(_)))
+        matches!(self.directory.location(leaf), Location::Entry(DirectoryEntry::Leaf(_)))
     }
 
     /// Returns the entry of a leaf in the newest checkpoint, or in the running one if it has
     /// written the leaf already: the place to load it from.
     pub(crate) fn entry(&self, leaf: u64) -> DirectoryEntry {
-        match self.directory.held(leaf) {
-            Held::Slot(number) => self.slab.slot(number).entry,
-            Held::Entry(entry) => entry,
+        match self.directory.location(leaf) {
+            Location::Slot(number) => self.slab.slot(number).entry,
+            Location::Entry(entry) => entry,
         }
     }
 
     /// Returns the place of a leaf on the medium if the copy there is current: not changed in
     /// memory, and in no dropped range.
     pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<MetadataAddress> {
-        let is_changed = match self.directory.held(leaf) {
-            Held::Slot(number) => {
+        let is_changed = match self.directory.location(leaf) {
+            Location::Slot(number) => {
                 let slot = self.slab.slot(number);
                 slot.is_dirty() || slot.is_pending()
             }
-            Held::Entry(_) => false,
+            Location::Entry(_) => false,
         };
         match self.entry(leaf) {
             DirectoryEntry::Leaf(place) if !is_changed && self.dropped.get(leaf).is_none() => {
@@ -311,13 +311,13 @@ impl L2p {
     /// loaded, moved or reaped in the meantime; returns whether it took the leaf.
     pub(crate) fn install(&mut self, leaf: u64, address: MetadataAddress, content: Leaf) -> bool {
         let entry = DirectoryEntry::Leaf(address);
-        if self.directory.held(leaf) != Held::Entry(entry) {
+        if self.directory.location(leaf) != Location::Entry(entry) {
             return false;
         }
         assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         self.misses += 1;
         let number = self.slab.insert(leaf, content, entry);
-        self.directory.set(leaf, Held::Slot(number));
+        self.directory.set(leaf, Location::Slot(number));
         self.evict();
         debug_assert_eq!(self.entry(leaf), entry, "loading a leaf does not move it");
         true
@@ -346,7 +346,7 @@ impl L2p {
     /// with the memory.
     pub(crate) fn set_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
         let (leaf, start) = leaf_of(lba);
-        let Held::Slot(number) = self.directory.held(leaf) else { return };
+        let Location::Slot(number) = self.directory.location(leaf) else { return };
         let has_tables = self.slab.slot(number).content.table_count() > 0;
         if self.dropped.get(leaf).is_some() || (table.is_none() && !has_tables) {
             return;
@@ -359,7 +359,7 @@ impl L2p {
     /// I/O.
     pub(crate) fn table(&self, lba: Lba, index: u8, frame: &FramePlace) -> Option<BlockTable> {
         let (leaf, block) = leaf_of(lba);
-        let Held::Slot(number) = self.directory.held(leaf) else { return None };
+        let Location::Slot(number) = self.directory.location(leaf) else { return None };
         if self.dropped.get(leaf).is_some() {
             return None;
         }
@@ -407,9 +407,9 @@ impl L2p {
         let (leaf, block) = leaf_of(Lba(start));
         assert_eq!(leaf_of(Lba(end - 1)).0, leaf, "the edge of a range lies in one leaf");
         let count = u16::try_from(end - start).expect("an edge is shorter than a leaf");
-        let whole = self.dropped.get(leaf).or_else(|| match self.directory.held(leaf) {
-            Held::Entry(entry) => uniform(entry),
-            Held::Slot(_) => None,
+        let whole = self.dropped.get(leaf).or_else(|| match self.directory.location(leaf) {
+            Location::Entry(entry) => uniform(entry),
+            Location::Slot(_) => None,
         });
         if whole == Some(mapping) {
             return;
@@ -491,9 +491,9 @@ impl L2p {
         if at >= end || self.dropped.get(leaf).is_some() {
             return None;
         }
-        match self.directory.held(leaf) {
-            Held::Slot(number) => self.slab.slot(number).content.next_piece(at, end, from),
-            Held::Entry(entry) => {
+        match self.directory.location(leaf) {
+            Location::Slot(number) => self.slab.slot(number).content.next_piece(at, end, from),
+            Location::Entry(entry) => {
                 assert!(uniform(entry).is_some(), "leaf {leaf} is asked before it was loaded");
                 None
             }
@@ -508,15 +508,15 @@ impl L2p {
                 continue;
             }
             let leaf = range.start;
-            match self.directory.held(leaf) {
-                Held::Entry(DirectoryEntry::Leaf(_)) => return Reap::Missing(leaf),
-                Held::Entry(entry) => {
+            match self.directory.location(leaf) {
+                Location::Entry(DirectoryEntry::Leaf(_)) => return Reap::Missing(leaf),
+                Location::Entry(entry) => {
                     if uniform(entry) != Some(range.mapping) {
                         self.uncount(whole_leaf_blocks(uniform(entry)));
                         self.set_uniform(leaf, range.mapping);
                     }
                 }
-                Held::Slot(number) => self.reap_slot(number, range.mapping, &mut released),
+                Location::Slot(number) => self.reap_slot(number, range.mapping, &mut released),
             }
             self.dropped.reaped_to(leaf + 1);
         }
@@ -556,7 +556,7 @@ impl L2p {
         let slot = self.slab.slot(number);
         slot.content.release_all(released);
         let leaf = slot.leaf;
-        assert_eq!(self.directory.held(leaf), Held::Slot(number), "a leaf has one slot");
+        assert_eq!(self.directory.location(leaf), Location::Slot(number), "a leaf has one slot");
         if slot.is_pending() {
             // The running checkpoint reads the slot; the next one finds it uniform.
             self.make_uniform(number, mapping);
@@ -575,8 +575,8 @@ impl L2p {
     fn writable(&mut self, leaf: u64, released: &mut impl FnMut(Released)) -> u32 {
         assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         let dropped = self.dropped.take_out(leaf);
-        match self.directory.held(leaf) {
-            Held::Slot(number) => {
+        match self.directory.location(leaf) {
+            Location::Slot(number) => {
                 assert_eq!(
                     self.slab.slot(number).leaf,
                     leaf,
@@ -589,14 +589,14 @@ impl L2p {
                 }
                 number
             }
-            Held::Entry(entry) => {
+            Location::Entry(entry) => {
                 let before = uniform(entry);
                 assert!(before.is_some(), "leaf {leaf} is changed before it was loaded");
                 let now = dropped.or(before).unwrap_or(Mapping::Hole);
                 self.uncount(whole_leaf_blocks(before));
                 self.leaf_mapped_blocks += whole_leaf_blocks(Some(now));
                 let number = self.slab.insert(leaf, Leaf::uniform(now), entry);
-                self.directory.set(leaf, Held::Slot(number));
+                self.directory.set(leaf, Location::Slot(number));
                 self.mark_changed(number);
                 self.evict();
                 assert_eq!(self.slab.slot(number).leaf, leaf, "a dirty leaf is not evicted");
@@ -643,7 +643,7 @@ impl L2p {
             Mapping::Hole => DirectoryEntry::Hole,
             Mapping::Frame { .. } => unreachable!("a frame is shorter than a leaf"),
         };
-        self.directory.set(leaf, Held::Entry(entry));
+        self.directory.set(leaf, Location::Entry(entry));
         self.directory.page_mut(page_of(leaf)).dirty = true;
         self.leaf_mapped_blocks += whole_leaf_blocks(Some(mapping));
     }
@@ -662,9 +662,13 @@ impl L2p {
         while self.slab.resident_bytes() > self.budget_bytes {
             let Some(number) = self.slab.victim() else { return };
             let leaf = self.slab.slot(number).leaf;
-            assert_eq!(self.directory.held(leaf), Held::Slot(number), "a leaf has one slot");
+            assert_eq!(
+                self.directory.location(leaf),
+                Location::Slot(number),
+                "a leaf has one slot"
+            );
             let entry = self.slab.remove(number);
-            self.directory.set(leaf, Held::Entry(entry));
+            self.directory.set(leaf, Location::Entry(entry));
             self.evictions += 1;
         }
     }

@@ -279,7 +279,7 @@ impl Slab {
         used.expect("a free slot is a slot")
     }
 
-    /// Returns the bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> usize {
         let spare_slots = self.slots.capacity() - self.used_count();
         let numbers = self.free.capacity() + self.queue.capacity();

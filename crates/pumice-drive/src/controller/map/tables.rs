@@ -125,7 +125,7 @@ impl Tables {
         }
     }
 
-    /// Returns the bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> usize {
         self.0.capacity() * size_of::<FrameTable>()
     }

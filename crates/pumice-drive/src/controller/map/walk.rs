@@ -1,6 +1,6 @@
 //! The map as a whole: restored from a checkpoint, walked leaf by leaf, counted.
 
-use super::directory::{Held, page_of};
+use super::directory::{Location, page_of};
 use super::{
     DroppedRange, L2p, LEAF_BLOCKS, Leaf, MapStats, Mapping, PAGE_LEAVES, uniform,
     whole_leaf_blocks,
@@ -71,7 +71,7 @@ impl L2p {
                 return Err(corrupt("a directory page of a checkpoint has an invalid entry"));
             };
             if leaf < self.leaf_count {
-                self.directory.set(leaf, Held::Entry(entry));
+                self.directory.set(leaf, Location::Entry(entry));
             }
         }
         let page = self.directory.page_mut(restored.page);
@@ -84,10 +84,11 @@ impl L2p {
     /// metadata after [`L2p::restore`].
     pub(crate) fn metadata_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
         self.directory.pages().flat_map(move |(_, page)| {
-            let leaves = page.held().filter_map(move |held| match self.entry_of(held) {
-                DirectoryEntry::Leaf(address) => Some(address),
-                _ => None,
-            });
+            let leaves =
+                page.locations().filter_map(move |location| match self.entry_of(location) {
+                    DirectoryEntry::Leaf(address) => Some(address),
+                    _ => None,
+                });
             page.address.into_iter().chain(leaves)
         })
     }
@@ -106,12 +107,13 @@ impl L2p {
         self.directory.pages().flat_map(move |(number, page)| {
             let number = u64::from(number);
             let first = number * DIRECTORY_PAGE_LEAVES as u64;
-            let leaves = page.held().zip(first..).filter_map(move |(held, leaf)| {
-                match self.entry_of(held) {
-                    DirectoryEntry::Leaf(address) => Some((MetaKind::Leaf, leaf, address)),
-                    _ => None,
-                }
-            });
+            let leaves =
+                page.locations().zip(first..).filter_map(move |(location, leaf)| {
+                    match self.entry_of(location) {
+                        DirectoryEntry::Leaf(address) => Some((MetaKind::Leaf, leaf, address)),
+                        _ => None,
+                    }
+                });
             page.address.map(|address| (MetaKind::Page, number, address)).into_iter().chain(leaves)
         })
     }
@@ -128,11 +130,11 @@ impl L2p {
                 self.directory.page_mut(page).address = Some(address);
                 continue;
             }
-            match self.directory.held(number) {
-                Held::Slot(slot) => self.slab.relocate(slot, address),
-                Held::Entry(_) => {
+            match self.directory.location(number) {
+                Location::Slot(slot) => self.slab.relocate(slot, address),
+                Location::Entry(_) => {
                     let entry = DirectoryEntry::Leaf(address);
-                    self.directory.set(number, Held::Entry(entry));
+                    self.directory.set(number, Location::Entry(entry));
                 }
             }
             self.directory.page_mut(page_of(number)).dirty = true;
@@ -163,7 +165,7 @@ impl L2p {
                 leaf = next;
                 continue;
             }
-            if self.directory.held(leaf) != Held::Entry(DirectoryEntry::Hole) {
+            if self.directory.location(leaf) != Location::Entry(DirectoryEntry::Hole) {
                 return Some(leaf);
             }
             leaf += 1;
@@ -179,8 +181,8 @@ impl L2p {
                 leaf = range.end;
             } else if self.directory.page(page_of(leaf)).is_none() {
                 leaf = (leaf / PAGE_LEAVES + 1) * PAGE_LEAVES;
-            } else if let Held::Entry(DirectoryEntry::Hole | DirectoryEntry::Fill(_)) =
-                self.directory.held(leaf)
+            } else if let Location::Entry(DirectoryEntry::Hole | DirectoryEntry::Fill(_)) =
+                self.directory.location(leaf)
             {
                 leaf += 1;
             } else {
@@ -203,11 +205,11 @@ impl L2p {
         leaf: u64,
     ) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
         assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
-        let held = self.directory.held(leaf);
-        let (whole, content) = match (self.dropped.get(leaf), held) {
+        let location = self.directory.location(leaf);
+        let (whole, content) = match (self.dropped.get(leaf), location) {
             (Some(mapping), _) => (Some(mapping), None),
-            (None, Held::Slot(number)) => (None, Some(&self.slab.slot(number).content)),
-            (None, Held::Entry(entry)) => (Some(uniform(entry)?), None),
+            (None, Location::Slot(number)) => (None, Some(&self.slab.slot(number).content)),
+            (None, Location::Entry(entry)) => (Some(uniform(entry)?), None),
         };
         let whole = whole.into_iter().map(|mapping| (0, LEAF_BLOCKS, mapping));
         let runs = whole.chain(Leaf::runs_of(content));
@@ -243,13 +245,15 @@ impl L2p {
             let mut leaf = range.start;
             while leaf < range.end {
                 let mut next = leaf + 1;
-                match self.directory.held(leaf) {
-                    Held::Slot(number) => before += self.slab.slot(number).content.mapped_blocks(),
-                    Held::Entry(DirectoryEntry::Leaf(_)) => {
+                match self.directory.location(leaf) {
+                    Location::Slot(number) => {
+                        before += self.slab.slot(number).content.mapped_blocks()
+                    }
+                    Location::Entry(DirectoryEntry::Leaf(_)) => {
                         leaf = next;
                         continue;
                     }
-                    Held::Entry(entry) => before += whole_leaf_blocks(uniform(entry)),
+                    Location::Entry(entry) => before += whole_leaf_blocks(uniform(entry)),
                 }
                 if self.directory.page(page_of(leaf)).is_none() {
                     next = range.end.min((leaf / PAGE_LEAVES + 1) * PAGE_LEAVES);

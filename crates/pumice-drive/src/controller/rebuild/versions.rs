@@ -14,7 +14,7 @@ use super::super::place::blocks_of_frame;
 use crate::base::{Lba, SegmentId};
 use crate::format::LEAF_BLOCKS;
 
-/// Leaves held at one time: 32 GiB of the disk in 256 MiB of memory.
+/// Leaves kept at one time: 32 GiB of the disk in 256 MiB of memory.
 const LEAVES_MAX: usize = 8192;
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
@@ -131,7 +131,7 @@ impl Versions {
             if let Some((leaf, _)) = self.leaves.pop_last() {
                 assert!(
                     (self.first..self.end).contains(&leaf),
-                    "only leaves of this pass are held"
+                    "only leaves of this pass are in memory"
                 );
                 self.end = leaf;
             }
@@ -143,9 +143,9 @@ impl Versions {
         let new = || vec![NONE; usize::from(LEAF_BLOCKS)].into_boxed_slice();
         let blocks = self.leaves.entry(from / LEAF).or_insert_with(new);
         for at in from..to {
-            let held = blocks.get_mut(index_in_leaf(at)).expect("a block lies in its leaf");
-            if version.is_newer_than(held) {
-                *held = version.at(skipped + at - from);
+            let known = blocks.get_mut(index_in_leaf(at)).expect("a block lies in its leaf");
+            if version.is_newer_than(known) {
+                *known = version.at(skipped + at - from);
             }
         }
     }
@@ -157,12 +157,12 @@ impl Versions {
         self.cut(end);
         let mut gaps = Vec::new();
         let mut at = start;
-        for (&from, (to, held)) in self.uniform.range_mut(start..end) {
+        for (&from, (to, known)) in self.uniform.range_mut(start..end) {
             if at < from {
                 gaps.push((at, from));
             }
-            if version.is_newer_than(held) {
-                *held = version;
+            if version.is_newer_than(known) {
+                *known = version;
             }
             at = *to;
         }
@@ -204,10 +204,10 @@ impl Versions {
             return Some((if is_hole { Vec::new() } else { vec![run] }, end));
         };
         let mut runs: Vec<Run> = Vec::new();
-        for (lba, held) in (leaf * LEAF..).zip(blocks.iter()) {
+        for (lba, known) in (leaf * LEAF..).zip(blocks.iter()) {
             let version = match over {
-                Some((_, over)) if over.is_newer_than(held) => over,
-                _ => *held,
+                Some((_, over)) if over.is_newer_than(known) => over,
+                _ => *known,
             };
             match runs.last_mut() {
                 Some(run)

@@ -69,13 +69,13 @@ impl Model {
     pub(super) fn apply(&mut self, record: &Record, sources: &[Source], place: RecordAddress) {
         let (lba, count) = record.lba_range();
         let end = lba.0.saturating_add(count).min(MODEL_LEAVES * u64::from(LEAF_BLOCKS));
-        let origins = sources.iter().flat_map(|source| {
+        let places = sources.iter().flat_map(|source| {
             std::iter::repeat_n((source.segment.0, source.offset), source.blocks.into())
         });
-        let mut origins = origins.map(Some).chain(std::iter::repeat(None));
+        let mut places = places.map(Some).chain(std::iter::repeat(None));
         for block in lba.0..end {
-            let origin = origins.next().flatten();
-            let is_moved = origin.is_none() || self.frame_of(block) == origin;
+            let place_before = places.next().flatten();
+            let is_moved = place_before.is_none() || self.frame_of(block) == place_before;
             let content = match *record {
                 Record::Data { lba_count, .. } => RunContent::Frame {
                     segment: place.segment.0,

@@ -338,8 +338,8 @@ fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
     Ok(done.collect())
 }
 
-/// Returns the snapshots of a drive, oldest first, and the space that each holds; asks the drive's
-/// server, if there is one.
+/// Returns the snapshots of a drive, oldest first, and the space that each retains; asks the
+/// drive's server, if there is one.
 ///
 /// # Errors
 /// There is no drive, or it cannot be read.
@@ -591,7 +591,7 @@ fn text(action: &str, done: &Done, is_tried: bool) -> String {
         }
         ("bookmark", [info, ..]) => {
             let alone = format_size(info.alone_bytes);
-            text += &format!("{path}@{}: now a bookmark, which holds {alone} alone\n", info.name);
+            text += &format!("{path}@{}: now a bookmark, which retains {alone} alone\n", info.name);
         }
         (_, taken) => {
             taken.iter().for_each(|info| text += &format!("{path}@{}: taken\n", info.name))
@@ -614,7 +614,7 @@ fn table(snapshots: &[SnapshotInfo]) -> String {
         ("taken", Align::Left),
         ("stored", Align::Right),
         ("written since previous", Align::Right),
-        ("held alone", Align::Right),
+        ("retained alone", Align::Right),
         ("with others", Align::Right),
     ];
     if has_clones {

@@ -101,10 +101,10 @@ export function badness(alerts) {
 }
 
 /** What a drive saves of what it holds: the ratio and the bytes, or null. */
-export function saved({ mapped_bytes: held, live_bytes: stored }) {
-  if (!(held > 0 && stored > 0)) return null;
-  const ratio = held / stored;
-  return [ratio >= 1000 ? "over 1000x" : `${ratio.toFixed(1)}x`, Math.max(0, held - stored)];
+export function saved({ mapped_bytes: mapped, live_bytes: stored }) {
+  if (!(mapped > 0 && stored > 0)) return null;
+  const ratio = mapped / stored;
+  return [ratio >= 1000 ? "over 1000x" : `${ratio.toFixed(1)}x`, Math.max(0, mapped - stored)];
 }
 
 /** What hosts wrote and read of each drive between two snapshots, in bytes a second, by name. */

@@ -11,9 +11,9 @@ const PERIOD_MS = 1000, RETRY_MS = 2000;
 /** Seconds over which tiles and latencies are averaged. */
 const TILE_SECONDS = 5, LATENCY_SECONDS = 30;
 /** Requested with every n-th snapshot. */
-const MAP_EVERY = 3, PAST_EVERY = 60, HELD_EVERY = 10;
+const MAP_EVERY = 3, PAST_EVERY = 60, RETAINED_EVERY = 10;
 /** Rows of the table of snapshots. */
-const HELD_MAX = 12;
+const RETAINED_MAX = 12;
 /** Spans of the charts in seconds; the first is that of an address that names none. */
 const SPANS = ["300", "3600"];
 
@@ -28,7 +28,7 @@ let chosen = address.get("drive"), span = SPANS.find((one) => one === address.ge
 /** Snapshots of the chosen drive, and the newest of all. */
 let samples = [], newest = null;
 /** Its snapshots. */
-let held = [];
+let retained = [];
 let paused = false, timer = null, asked = 0, asking = false;
 const past = new Past();
 
@@ -95,7 +95,7 @@ const keepAddress = () => history.replaceState(null, "", addressOf(chosen));
 
 /** Forgets what was seen: another drive, or another life of the server. */
 function forget() {
-  [samples, held, asked] = [[], [], 0];
+  [samples, retained, asked] = [[], [], 0];
   past.clear();
 }
 
@@ -270,16 +270,16 @@ function snapshots({ info }) {
   const count = info.snapshots;
   $("snapshots").hidden = count === 0;
   if (count === 0) return;
-  const some = count === 1 ? "1 snapshot holds" : `${figures.whole(count)} snapshots hold`;
+  const some = count === 1 ? "1 snapshot retains" : `${figures.whole(count)} snapshots retain`;
   const oldest = figures.moment(info.snapshot_oldest_seconds);
   const clones = info.clones > 0 ? ` Clones that read from them: ${figures.whole(info.clones)}.` : "";
-  const most = count > HELD_MAX ? ` The ${HELD_MAX} that hold most:` : "";
+  const most = count > RETAINED_MAX ? ` The ${RETAINED_MAX} that retain most:` : "";
   put("snapshots-sum",
     `${some} ${figures.bytes(info.snapshot_bytes)} beyond the disk, the oldest taken ${oldest}.${clones}${most}`);
   const bytes = (one) => one.alone_bytes + one.shared_bytes;
-  const shown = [...held].sort((a, b) => b.alone_bytes - a.alone_bytes || bytes(b) - bytes(a))
-    .slice(0, HELD_MAX).sort((a, b) => b.sequence - a.sequence);
-  rows("held", shown.map((one) => [
+  const shown = [...retained].sort((a, b) => b.alone_bytes - a.alone_bytes || bytes(b) - bytes(a))
+    .slice(0, RETAINED_MAX).sort((a, b) => b.sequence - a.sequence);
+  rows("retained", shown.map((one) => [
     one.name + (one.is_bookmark ? " (bookmark)" : "") + (one.damage ? " (damaged)" : ""),
     [figures.moment(one.created_seconds), ""],
     ...[one.live_bytes, one.alone_bytes, one.shared_bytes].map((value) => [figures.bytes(value), "r"]),
@@ -367,8 +367,8 @@ async function step() {
     const path = `api/drives/${encodeURIComponent(chosen)}`;
     if (asked % PAST_EVERY === 0) past.keep(await ask(`${path}/history`));
     const count = samples.at(-1).drive.info.snapshots;
-    if (asked % HELD_EVERY === 0 || count !== samples.at(-2)?.drive.info.snapshots) {
-      held = count > 0 ? await ask(`${path}/snapshots`) : [];
+    if (asked % RETAINED_EVERY === 0 || count !== samples.at(-2)?.drive.info.snapshots) {
+      retained = count > 0 ? await ask(`${path}/snapshots`) : [];
     }
     if (asked++ % MAP_EVERY === 0) {
       const cells = window.innerWidth < 600 ? 512 : 1024;

@@ -107,7 +107,7 @@ impl Layer {
         below
     }
 
-    /// Returns the name with the origin of the device: `loop0 (file /srv/disk.img)`,
+    /// Returns the name with what the device is made of: `loop0 (file /srv/disk.img)`,
     /// `dm-0 (vault, CRYPT)`, `md0 (raid1)`, `nbd0 (process 12)`, `zram0 (lz4)`.
     pub(super) fn title(&self) -> String {
         let name = self.name();

@@ -258,7 +258,7 @@ fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
         world.run(drive.flush_log()).unwrap();
     }
     let tail = drive.core().log().tail(Stream::Moved).unwrap();
-    let births = world.run(origins_in(&drive, tail.segment));
+    let births = world.run(births_in(&drive, tail.segment));
     assert_eq!(births, [birth; 2]);
     let age = drive.core().space().table()[tail.segment.0 as usize].age;
     assert_eq!(age, birth);
@@ -341,7 +341,7 @@ pub(crate) async fn move_all(drive: &Drive, segment: SegmentId) {
 }
 
 /// Returns the births of the sources of all frames in a segment.
-async fn origins_in(drive: &Drive, segment: SegmentId) -> Vec<SeqNo> {
+async fn births_in(drive: &Drive, segment: SegmentId) -> Vec<SeqNo> {
     let mut births = Vec::new();
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
