@@ -109,8 +109,8 @@ pub mod runtime;
 pub mod snapshots {
     #[doc(inline)]
     pub use crate::controller::{
-        Changed, Compared, Condition, Flattened, HeldChanges, NewSnapshot, Origin, Partial,
-        Receive, Received, RegisteredClone, Send, SnapshotInfo, TransferReader, View,
+        Changed, Compared, Condition, Flattened, NewSnapshot, Origin, Partial, Receive, Received,
+        RegisteredClone, Send, SnapshotInfo, SuspendedChanges, TransferReader, View,
     };
     #[doc(inline)]
     pub use crate::format::TransferHead;

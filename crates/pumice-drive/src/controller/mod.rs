@@ -56,8 +56,8 @@ pub use keys::{KeyChange, Locked, NewKeys, SlotInfo, change_keys, new_keys};
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
 pub use maintenance::{
-    Compacted, Flattened, HeldChanges, Rekeyed, Resize, Resized, SettingsChange, SettingsChanged,
-    SnapshotInfo, StoredSettings,
+    Compacted, Flattened, Rekeyed, Resize, Resized, SettingsChange, SettingsChanged, SnapshotInfo,
+    StoredSettings, SuspendedChanges,
 };
 pub use operations::{Changed, Compared, Content, Extent};
 pub use options::{

@@ -83,8 +83,8 @@ pub(crate) enum Request {
         /// Delete the snapshots that were taken after it.
         deletes_newer: bool,
     },
-    /// Hold back the host's changes until a snapshot is begun, a second at most.
-    HoldChanges {
+    /// Suspend the host's changes until a snapshot is begun, a second at most.
+    SuspendChanges {
         /// Identity of the snapshot.
         guid: Uuid,
     },
@@ -170,11 +170,11 @@ pub(crate) enum Answer {
     Devices(Box<ArrayInfo>),
     /// The snapshot is a file, until the client disconnects.
     Lent {},
-    /// The host's changes are held back; sent before the result.
-    Held,
-    /// The changes are no longer held back: the result.
-    Released {
-        /// Whether they were held back until the snapshot was begun.
+    /// The host's changes are suspended; sent before the result.
+    Suspended,
+    /// The changes are no longer suspended: the result.
+    Resumed {
+        /// Whether they were suspended until the snapshot was begun.
         in_the_snapshot: bool,
     },
     /// The way in which the drive is served: the result.
@@ -289,7 +289,7 @@ impl Answer {
                 | Answer::SomeSnapshots(_)
                 | Answer::Sending(_)
                 | Answer::Part(_)
-                | Answer::Held
+                | Answer::Suspended
         );
         !is_on_the_way
     }

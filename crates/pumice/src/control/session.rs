@@ -43,8 +43,8 @@ const CLIENT_NS: u64 = 5_000_000_000;
 /// Interval of progress lines, which also detect that a client is gone.
 pub(super) const PROGRESS_NS: u64 = 250_000_000;
 
-/// Time for which the host's changes are held back for a snapshot of several drives.
-const HOLD_NS: u64 = 1_000_000_000;
+/// Time for which the host's changes are suspended for a snapshot of several drives.
+const SUSPENDED_NS_MAX: u64 = 1_000_000_000;
 
 /// Time limit for reading the disk for an optional part of an answer.
 const LOOK_NS: u64 = 500_000_000;
@@ -214,7 +214,7 @@ async fn serve_client(link: &Link, served: &Served) {
             rollback::roll_back(link, served, name, deletes_newer).await
         }
         Request::Device { change } => devices::change(link, drive, change).await,
-        Request::HoldChanges { guid } => hold_changes(link, drive, guid).await,
+        Request::SuspendChanges { guid } => suspend_changes(link, drive, guid).await,
         Request::Snapshots {} => snapshots(link, drive.list_snapshots().await).await,
         Request::Send(wanted) => sending::send(link, served, &wanted).await,
         #[cfg(feature = "attach")]
@@ -433,18 +433,18 @@ async fn refresh(exports: Option<Rc<dyn SnapshotExports>>, all: &Clients) {
     }
 }
 
-/// Holds back the host's changes until the snapshot `of` is begun, a second at most; returns `None`
+/// Suspends the host's changes until the snapshot `of` is begun, a second at most; returns `None`
 /// if the client is gone.
-async fn hold_changes(link: &Link, drive: &Drive, of: Uuid) -> Option<Answer> {
-    let held = match drive.hold_changes(of).await {
-        Ok(held) => held,
+async fn suspend_changes(link: &Link, drive: &Drive, of: Uuid) -> Option<Answer> {
+    let suspended = match drive.suspend_changes(of).await {
+        Ok(suspended) => suspended,
         Err(error) => return Some(Answer::failed(&error)),
     };
-    if !link.send(&Answer::Held).await {
+    if !link.send(&Answer::Suspended).await {
         return None;
     }
-    link.runtime.timeout(HOLD_NS, held.until_in_the_snapshot()).await;
-    Some(Answer::Released { in_the_snapshot: held.are_in_the_snapshot() })
+    link.runtime.timeout(SUSPENDED_NS_MAX, suspended.until_in_the_snapshot()).await;
+    Some(Answer::Resumed { in_the_snapshot: suspended.are_in_the_snapshot() })
 }
 
 /// Lists snapshots, a few in each answer; returns `None` if the client is gone.

@@ -338,7 +338,7 @@ impl Core {
     /// Begins to empty a segment.
     pub(crate) fn begin_victim(&mut self, segment: SegmentId) -> Victim {
         assert!(!self.space.is_free(segment), "a victim is in use");
-        self.note_errand();
+        self.note_job();
         self.collector.victims += 1;
         self.collector.passed_bytes = 0;
         // An evacuated segment earns nothing, and the host need not wait for it.

@@ -258,11 +258,11 @@ impl Core {
     /// Returns whether a segment being emptied must be left as it is: the host is back and nothing
     /// else requires it to be emptied, or a snapshot now needs it.
     pub(crate) fn must_stop_collecting(&self, victim: SegmentId) -> bool {
-        self.space.is_retained(victim) || self.errand_is_over()
+        self.space.is_retained(victim) || self.job_is_over()
     }
 
     /// Returns whether the host is back and nothing else requires a segment to be emptied.
-    pub(crate) fn errand_is_over(&self) -> bool {
+    pub(crate) fn job_is_over(&self) -> bool {
         let is_over = || self.job().is_none() && !self.must_collect();
         self.compaction.is_emptying && is_over()
     }
@@ -272,8 +272,8 @@ impl Core {
         self.job().is_some_and(|job| job.until_changes.is_some()) && !self.must_collect()
     }
 
-    /// Notes the reason for which a segment is emptied.
-    pub(super) fn note_errand(&mut self) {
+    /// Notes whether a segment is emptied for a job.
+    pub(super) fn note_job(&mut self) {
         self.compaction.is_emptying = self.job().is_some() && !self.must_collect();
     }
 

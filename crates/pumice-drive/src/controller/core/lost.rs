@@ -91,7 +91,7 @@ impl Core {
             Mapping::Frame { place, .. } => Some((lba, count, place.segment)),
             Mapping::Hole | Mapping::Fill(_) => None,
         });
-        let lost: Vec<_> = named.filter(|&(_, _, segment)| self.holds_metadata(segment)).collect();
+        let lost: Vec<_> = named.filter(|&(_, _, segment)| self.has_metadata(segment)).collect();
         for (lba, count, _) in lost {
             let mut at = lba.0;
             while at < lba.0 + count {
@@ -109,14 +109,14 @@ impl Core {
     }
 
     /// Returns whether a segment holds metadata: a block that maps there belongs to a lost leaf.
-    pub(crate) fn holds_metadata(&self, segment: SegmentId) -> bool {
+    pub(crate) fn has_metadata(&self, segment: SegmentId) -> bool {
         self.space.stream(segment) == Stream::Meta
     }
 
     /// Counts everything in a segment of frames as dead, because the log says that it was reused,
     /// if a leaf was lost: nothing says when the frames that it mapped died.
     pub(crate) fn forget_reused(&mut self, segment: SegmentId) {
-        if self.lost.count > 0 && !self.holds_metadata(segment) {
+        if self.lost.count > 0 && !self.has_metadata(segment) {
             self.space.release(segment, self.space.live_bytes_of(segment));
         }
     }

@@ -58,13 +58,13 @@ mod compact;
 mod counters;
 mod forwards;
 mod full;
-mod holding;
 mod lost;
 mod low_room;
 mod pieces;
 mod rekey;
 mod reserves;
 mod resize;
+mod retained;
 mod rollback;
 mod room;
 mod segment_set;
@@ -95,12 +95,12 @@ pub(crate) use compact::{Compaction, GivesBack, Occupied};
 pub(crate) use counters::Counters;
 pub(crate) use forwards::{Forwards, PendingPiece};
 pub(crate) use full::Fullness;
-pub(crate) use holding::{Emptying, HeldMove, MetadataCopy};
 pub(crate) use pieces::LeafPiece;
 pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
 };
 pub(crate) use resize::Evacuation;
+pub(crate) use retained::{Emptying, MetadataCopy, RetainedMove};
 pub use rollback::Condition;
 pub(crate) use rollback::KeptDisk;
 use room::Background;

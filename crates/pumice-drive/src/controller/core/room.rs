@@ -172,7 +172,7 @@ impl Core {
         // Held segments come back soon.
         let (free, available) = (self.space.free_count(), self.space.available_count());
         if purpose.is_of_host() {
-            if self.snapshots.holds_changes() {
+            if self.snapshots.changes_are_suspended() {
                 return Obstacle::Wait;
             }
             // A host that takes each segment as it becomes free must not keep a snapshot waiting.

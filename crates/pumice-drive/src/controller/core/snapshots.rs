@@ -42,8 +42,8 @@ pub(crate) enum CheckpointAction {
     Create {
         /// The properties of the snapshot.
         new: NewSnapshot,
-        /// Whether it must be of the moment at which the host's changes were held for it.
-        while_held: bool,
+        /// Whether it must be of the moment at which the host's changes were suspended for it.
+        while_suspended: bool,
     },
     /// Write a changed list of snapshots.
     Edit(Edit),
@@ -149,13 +149,13 @@ pub(crate) struct Snapshots {
     wanted_segments: u32,
     /// Whether that number of free segments cannot be gained.
     lacks_segments: bool,
-    /// Identities of the coming snapshots for which the host's changes are held back.
-    holds: Vec<Uuid>,
+    /// Identities of the coming snapshots for which the host's changes are suspended.
+    suspended_for: Vec<Uuid>,
     /// Whether the host needs the space of a snapshot that yields.
     must_yield: bool,
     /// Snapshots given up for the host since the opening.
     given_up: u64,
-    /// Whether the bytes that they hold of each segment are known, as far as they can be.
+    /// Whether the bytes that they retain of each segment are known, as far as they can be.
     is_measured: bool,
     /// The last batch before the disk was last rolled back to a snapshot; 0 if it never was.
     rolled_back: SeqNo,
@@ -196,12 +196,12 @@ impl Snapshots {
         self.change.is_some()
     }
 
-    /// Returns whether the bytes that they hold of each segment are known.
+    /// Returns whether the bytes that they retain of each segment are known.
     pub(super) fn is_measured(&self) -> bool {
         self.is_measured
     }
 
-    /// Notes whether the bytes that they hold of each segment are known.
+    /// Notes whether the bytes that they retain of each segment are known.
     pub(super) fn set_measured(&mut self, is_measured: bool) {
         self.is_measured = is_measured;
     }
@@ -259,15 +259,15 @@ impl Snapshots {
         self.kept.iter().find(|kept| kept.entry.name == name)
     }
 
-    /// Returns whether the host's changes wait: see [`Core::hold_changes`].
+    /// Returns whether the host's changes are suspended: see [`Core::suspend_changes`].
     #[inline]
-    pub(crate) fn holds_changes(&self) -> bool {
-        !self.holds.is_empty()
+    pub(crate) fn changes_are_suspended(&self) -> bool {
+        !self.suspended_for.is_empty()
     }
 
     /// Returns whether the host's changes wait for the snapshot `of`.
-    pub(crate) fn holds_changes_for(&self, of: Uuid) -> bool {
-        self.holds.contains(&of)
+    pub(crate) fn changes_are_suspended_for(&self, of: Uuid) -> bool {
+        self.suspended_for.contains(&of)
     }
 
     /// Returns whether a view or a clone reads a snapshot, or a clone is being registered.
@@ -314,7 +314,7 @@ impl Core {
             for segment in named.chain(copies) {
                 if !kept.retained.contains(segment) && space.retain(segment) {
                     kept.retained.insert(segment);
-                    space.forget_held_bytes(segment);
+                    space.forget_retained_bytes(segment);
                 }
             }
         }
@@ -445,11 +445,11 @@ impl Core {
     pub(crate) fn check_action(&self, action: &CheckpointAction) -> Result<()> {
         match action {
             CheckpointAction::None => Ok(()),
-            CheckpointAction::Create { new, while_held } => {
+            CheckpointAction::Create { new, while_suspended } => {
                 self.check_new_snapshot(&new.name)?;
-                if *while_held && !self.snapshots.holds_changes_for(new.guid) {
-                    let what = "the host's writes are no longer held, as this snapshot requires: \
-                                take it again";
+                if *while_suspended && !self.snapshots.changes_are_suspended_for(new.guid) {
+                    let what = "the host's writes are no longer suspended, as this snapshot \
+                                requires: take it again";
                     return Err(Error::new(ErrorKind::Busy, what));
                 }
                 if self.space.free_count() < self.segments_for_snapshot() {
@@ -554,7 +554,7 @@ impl Core {
             CheckpointAction::Create { new, .. } => {
                 self.snapshots.begun += 1;
                 self.snapshots.wanted_segments = 0;
-                self.let_changes_go(new.guid);
+                self.resume_changes(new.guid);
                 let new = Box::new(self.retain_frames(new, root, table));
                 let mut list = self.snapshots.list();
                 list.push(new.entry.clone());
@@ -579,7 +579,7 @@ impl Core {
             live_bytes += u64::from(entry.live_bytes);
             retained.insert(segment);
             assert!(self.space.retain(segment), "live data lies in segments in use");
-            self.space.hold_live(segment);
+            self.space.note_retained_live(segment);
         }
         let entry = Snapshot {
             name: new.name,
@@ -651,7 +651,7 @@ impl Core {
         for segment in gone {
             self.space.let_go(segment);
             if self.space.is_retained(segment) {
-                self.space.forget_held_bytes(segment);
+                self.space.forget_retained_bytes(segment);
             }
         }
         if is_less {
@@ -680,15 +680,15 @@ impl Core {
         self.fix_retained();
     }
 
-    /// Holds back the host's changes until the snapshot `of` is begun, or until
-    /// [`Core::let_changes_go`].
-    pub(crate) fn hold_changes(&mut self, of: Uuid) {
-        self.snapshots.holds.push(of);
+    /// Suspends the host's changes until the snapshot `of` is begun, or until
+    /// [`Core::resume_changes`].
+    pub(crate) fn suspend_changes(&mut self, of: Uuid) {
+        self.snapshots.suspended_for.push(of);
     }
 
-    /// Stops holding back changes for the snapshot `of`, if that is still so.
-    pub(crate) fn let_changes_go(&mut self, of: Uuid) {
-        self.snapshots.holds.retain(|&held| held != of);
+    /// Resumes changes that wait for the snapshot `of`, if that is still so.
+    pub(crate) fn resume_changes(&mut self, of: Uuid) {
+        self.snapshots.suspended_for.retain(|&other| other != of);
         self.wake(Wakes::PROGRESS);
     }
 
@@ -733,9 +733,9 @@ impl Core {
         (!list.is_empty(), list.iter().any(|entry| !entry.clones.is_empty()))
     }
 
-    /// Returns the bytes that only this snapshot holds, which its deletion would free, and the
+    /// Returns the bytes that only this snapshot retains, which its deletion would free, and the
     /// bytes that it may share with others.
-    pub(crate) fn bytes_held(&self, kept: &Kept) -> [u64; 2] {
+    pub(crate) fn bytes_retained(&self, kept: &Kept) -> [u64; 2] {
         let segment_bytes = self.superblock.segment_bytes;
         let (mut alone, mut shared) = (0, 0);
         for segment in kept.retained.iter() {

@@ -104,7 +104,7 @@ impl Drive {
         let Some(runs) = core.map().leaf_runs(leaf) else { return Ok(false) };
         for (_, blocks, mapping) in runs {
             let Mapping::Frame { place, index } = mapping else { continue };
-            if core.holds_metadata(place.segment) {
+            if core.has_metadata(place.segment) {
                 // A block of a lost leaf.
                 continue;
             }

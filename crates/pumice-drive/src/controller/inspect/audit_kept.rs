@@ -136,7 +136,7 @@ impl Drive {
         for (lba, blocks, mapping) in runs {
             // A block of a lost leaf has the place of metadata.
             if let Mapping::Frame { place, .. } = mapping
-                && !core.holds_metadata(place.segment)
+                && !core.has_metadata(place.segment)
             {
                 let generation = core.space().generation(place.segment);
                 found.push(Named { lba, blocks, place, generation });

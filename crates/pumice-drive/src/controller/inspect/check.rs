@@ -329,7 +329,7 @@ impl Check<'_> {
             self.report.leaves += 1;
             for (lba, count, mapping) in self.core.map().leaf_runs(leaf).into_iter().flatten() {
                 if let Mapping::Frame { place, index } = mapping {
-                    if self.core.holds_metadata(place.segment) {
+                    if self.core.has_metadata(place.segment) {
                         let error = Error::new(ErrorKind::Corrupt, "a leaf of the map is lost");
                         self.report.add(&error, Some((lba, count)));
                         continue;

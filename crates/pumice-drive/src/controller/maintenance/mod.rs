@@ -4,7 +4,7 @@
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
 //! * `clones`: registering drives that read from snapshots of this one. `flatten`: making a clone
 //!   independent of its origin.
-//! * `holding`: emptying segments that snapshots need.
+//! * `retained`: emptying segments that snapshots need.
 //! * `compact`: giving dead space back to the medium. `copying`: copying the drive to another
 //!   place.
 //! * `warm`: discarding and zeroing segments that are free.
@@ -26,12 +26,12 @@ mod copying;
 mod emptying;
 mod flatten;
 mod gc;
-mod holding;
 mod joining;
 mod kept_metadata;
 pub(crate) mod moving;
 mod rekey;
 mod resize;
+mod retained;
 mod rollback;
 mod settings;
 mod snapshot;
@@ -44,4 +44,4 @@ pub(crate) use moving::Mover;
 pub use rekey::Rekeyed;
 pub use resize::{Resize, Resized};
 pub use settings::{SettingsChange, SettingsChanged, StoredSettings};
-pub use snapshot::{HeldChanges, SnapshotInfo};
+pub use snapshot::{SnapshotInfo, SuspendedChanges};

@@ -125,9 +125,9 @@ impl Drive {
     /// # Errors
     /// `NoSpace`, with the numbers.
     fn check_fits(&self, target: &Superblock) -> Result<()> {
-        let (live_bytes, held_bytes) = {
+        let (live_bytes, retained_bytes) = {
             let core = self.core();
-            (core.space().live_bytes(), core.space().held_dead_bytes())
+            (core.space().live_bytes(), core.space().retained_dead_frame_bytes())
         };
         let usable = usable_segment_bytes(target.segment_bytes);
         let leaf_bytes = leaf_bytes_max(target.has_block_frames);
@@ -135,7 +135,7 @@ impl Drive {
         let kept = reserved + RESERVED_SEGMENTS;
         // Each stream has a segment open, and one more lets the host continue.
         let others = u64::from(kept) + Stream::COUNT as u64 + 1;
-        let needed = (live_bytes + held_bytes).div_ceil(usable) + others;
+        let needed = (live_bytes + retained_bytes).div_ceil(usable) + others;
         if needed <= u64::from(target.segment_count) {
             return Ok(());
         }
@@ -144,9 +144,9 @@ impl Drive {
             "a capacity of {} is too small: the drive holds {live_bytes} live bytes{} and keeps {} \
              in reserve, so it needs {} ({}) or more; or trim unneeded data",
             format_size(geometry(target).capacity_bytes()),
-            match held_bytes {
+            match retained_bytes {
                 0 => String::new(),
-                held => format!(", {held} for snapshots alone,"),
+                retained => format!(", {retained} for snapshots alone,"),
             },
             others * segment_bytes,
             needed * segment_bytes,

@@ -38,11 +38,11 @@ pub struct SnapshotInfo {
     /// Bytes that the host wrote between the previous snapshot, or the creation of the drive, and
     /// it.
     pub written_bytes: u64,
-    /// Bytes that it holds in segments that no other snapshot needs, and that are not live: its
+    /// Bytes that it retains in segments that no other snapshot needs, and that are not live: its
     /// deletion frees them.
     pub alone_bytes: u64,
-    /// Bytes held in segments that it and others need, and that are not live: the most that it may
-    /// hold together with them.
+    /// Bytes retained in segments that it and others need, and that are not live: the most that it
+    /// may retain together with them.
     #[serde(default)]
     pub shared_bytes: u64,
     /// Whether it is deleted before a write is refused for space.
@@ -59,29 +59,29 @@ pub struct SnapshotInfo {
     pub damage: Option<String>,
 }
 
-/// Holds back the host's changes for a snapshot until dropped.
-pub struct HeldChanges<'a> {
+/// The host's changes, suspended for a snapshot until dropped.
+pub struct SuspendedChanges<'a> {
     drive: &'a Drive,
     of: Uuid,
 }
 
-impl HeldChanges<'_> {
+impl SuspendedChanges<'_> {
     /// Waits until the snapshot is begun.
     pub async fn until_in_the_snapshot(&self) {
         let is_begun =
-            |core: &mut Core| (!core.snapshots().holds_changes_for(self.of)).then_some(());
+            |core: &mut Core| (!core.snapshots().changes_are_suspended_for(self.of)).then_some(());
         self.drive.wait_for(&self.drive.queues.progress, is_begun).await;
     }
 
     /// Returns whether the snapshot is begun, which also lets changes continue.
     pub fn are_in_the_snapshot(&self) -> bool {
-        !self.drive.core().snapshots().holds_changes_for(self.of)
+        !self.drive.core().snapshots().changes_are_suspended_for(self.of)
     }
 }
 
-impl Drop for HeldChanges<'_> {
+impl Drop for SuspendedChanges<'_> {
     fn drop(&mut self) {
-        self.drive.with_core(|core| core.let_changes_go(self.of));
+        self.drive.with_core(|core| core.resume_changes(self.of));
     }
 }
 
@@ -103,17 +103,17 @@ impl Drive {
     ///
     /// # Errors
     /// `InvalidInput` for an impossible name, `AlreadyExists`, `NoSpace` if there are too few free
-    /// segments or too many snapshots, `Busy` during a resize, or if changes were held for it and
-    /// no longer are (see [`Drive::hold_changes`]), `ReadOnly`: nothing is changed. After `Medium`
-    /// or `Poisoned` the snapshot exists or does not, and the drive takes no writes.
+    /// segments or too many snapshots, `Busy` during a resize, or if changes were suspended for it
+    /// and no longer are (see [`Drive::suspend_changes`]), `ReadOnly`: nothing is changed. After
+    /// `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes no writes.
     pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotInfo> {
         check_snapshot_name(&new.name)?;
         self.with_core(|core| core.begin_snapshot(&new.name))?;
         let creating = Creating(self);
-        let while_held = self.core().snapshots().holds_changes_for(new.guid);
+        let while_suspended = self.core().snapshots().changes_are_suspended_for(new.guid);
         // Blocks of trims that were not reaped yet would count as live; they do if reaping fails.
-        // Reaping takes room in the log, and there is none while changes are held.
-        if !self.core().snapshots().holds_changes() {
+        // Reaping takes room in the log, and there is none while changes are suspended.
+        if !self.core().snapshots().changes_are_suspended() {
             let _ = self.reap_all().await;
         }
         let mut attempt = 0;
@@ -121,7 +121,7 @@ impl Drive {
             attempt += 1;
             self.with_room(Core::room_for_snapshot).await?;
             match self
-                .checkpoint_with(CheckpointAction::Create { new: new.clone(), while_held })
+                .checkpoint_with(CheckpointAction::Create { new: new.clone(), while_suspended })
                 .await
             {
                 Err(error) if error.kind() == ErrorKind::NoSpace && attempt < ATTEMPTS => {}
@@ -136,7 +136,7 @@ impl Drive {
     }
 
     /// Deletes a snapshot. When this returns, the deletion is durable; garbage collection frees the
-    /// space that only the snapshot held. Must run to its end, as [`Drive::create_snapshot`].
+    /// space that only the snapshot retained. Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
     /// `NotFound`, `Busy` while it is read (see [`Drive::view`]) or while the disk holds a part of
@@ -200,18 +200,18 @@ impl Drive {
         Ok(())
     }
 
-    /// Holds back writes and trims until the snapshot with the identity `of` is begun, so that
-    /// snapshots of several drives are of one moment: hold all drives before taking the first
-    /// snapshot. Hold only briefly, since the host waits.
+    /// Suspends writes and trims until the snapshot with the identity `of` is begun, so that
+    /// snapshots of several drives are of one moment: suspend all drives before taking the first
+    /// snapshot. Suspend only briefly, since the host waits.
     ///
     /// # Errors
     /// `ReadOnly`, `Poisoned`.
-    pub async fn hold_changes(&self, of: Uuid) -> Result<HeldChanges<'_>> {
+    pub async fn suspend_changes(&self, of: Uuid) -> Result<SuspendedChanges<'_>> {
         self.core().check_writable(0, 0)?;
         // Taking the snapshot meanwhile cannot reap: see `create_snapshot`.
         let _ = self.reap_all().await;
-        self.with_core(|core| core.hold_changes(of));
-        Ok(HeldChanges { drive: self, of })
+        self.with_core(|core| core.suspend_changes(of));
+        Ok(SuspendedChanges { drive: self, of })
     }
 
     /// Returns the snapshots, oldest first. The time grows with the number of segments that each of
@@ -256,7 +256,7 @@ fn info_at(core: &Core, at: usize) -> Option<SnapshotInfo> {
     let before = at.checked_sub(1).and_then(|before| all.get(before));
     let host_bytes_before = before.map_or(0, |before| before.entry.host_bytes);
     let entry = &kept.entry;
-    let [alone_bytes, shared_bytes] = core.bytes_held(kept);
+    let [alone_bytes, shared_bytes] = core.bytes_retained(kept);
     Some(SnapshotInfo {
         name: entry.name.clone(),
         guid: entry.guid,

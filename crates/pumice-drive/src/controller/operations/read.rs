@@ -467,7 +467,7 @@ impl Drive {
     async fn restore_piece(&self, piece: &Piece, out: &mut [u8], error: Error) -> Result<()> {
         let Piece { generation, place, .. } = *piece;
         let FramePlace { segment, offset, record_bytes, .. } = place;
-        if self.core().holds_metadata(segment) {
+        if self.core().has_metadata(segment) {
             // A block of a lost leaf.
             return self.count_damage(Err(error));
         }

@@ -185,7 +185,7 @@ impl Segment {
     /// that no frame fits into is no gain: moving leaves an equal one elsewhere.
     fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
         let is_retained = self.retained.count > 0;
-        if self.state != State::Sealed || self.stuck || is_retained && self.is_held_whole() {
+        if self.state != State::Sealed || self.stuck || is_retained && self.is_retained_whole() {
             return 0;
         }
         if self.live_bytes == 0 && !is_retained {

@@ -1,25 +1,26 @@
 //! Segments that snapshots need, and the needed bytes of each.
 //!
-//! Nothing of a snapshot counts as live. Each segment that holds something of a snapshot counts the
+//! Nothing of a snapshot counts as live. Each segment with something of a snapshot counts the
 //! snapshots that need it; while the count is above zero the segment is not empty, so nothing in it
 //! is discarded or written again.
 //!
 //! ```text
-//! records of a segment:  | held | held and live | live, younger than snapshots | dead |
-//! needed                 = held                 + uncovered live                         | gain
+//! records of a segment:  | retained | retained and live | live, younger than snapshots | dead |
+//! needed                 = retained                     + uncovered live                 | gain
 //! ```
 //!
-//! **Held** bytes are bytes of frames that snapshots name: the frames live when the oldest of them
-//! was taken, and those written since and live when later ones were. It is an estimate that errs on
-//! the high side within a process; after an opening or a deletion the number is unknown until it is
-//! measured, and the whole segment counts. The live bytes that *cover* held bytes are counted once.
-//! Metadata is held as a whole: it stays where it is, unless the capacity shrinks.
+//! **Retained** bytes are bytes of frames that snapshots name: the frames live when the oldest of
+//! them was taken, and those written since and live when later ones were. It is an estimate that
+//! errs on the high side within a process; after an opening or a deletion the number is unknown
+//! until it is measured, and the whole segment counts. The live bytes that *cover* retained bytes
+//! are counted once. Metadata is retained as a whole: it stays where it is, unless the capacity
+//! shrinks.
 
 use super::{Segment, Space, State};
 use crate::base::{SegmentId, SeqNo};
 use crate::format::Stream;
 
-/// The held bytes are not known.
+/// The retained bytes are not known.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The needs of snapshots in a segment.
@@ -28,8 +29,8 @@ pub(super) struct Retention {
     /// Snapshots that need it.
     pub(super) count: u16,
     /// Bytes of frames that they name; [`UNKNOWN`].
-    held_bytes: u32,
-    /// Held bytes among those that were live when they were appended.
+    bytes: u32,
+    /// Retained bytes among those that were live when they were appended.
     covered_bytes: u32,
     /// Whether a view or a clone reads from it: then it is not emptied.
     pub(super) is_fixed: bool,
@@ -37,8 +38,7 @@ pub(super) struct Retention {
 
 impl Retention {
     /// No snapshot needs the segment.
-    pub(super) const NONE: Self =
-        Self { count: 0, held_bytes: 0, covered_bytes: 0, is_fixed: false };
+    pub(super) const NONE: Self = Self { count: 0, bytes: 0, covered_bytes: 0, is_fixed: false };
 }
 
 /// The content of retained segments, in sums that are kept while the segments change.
@@ -74,7 +74,7 @@ impl RetainedSums {
         }
         self.count += 1;
         self.live_bytes += u64::from(entry.live_bytes);
-        if entry.is_held_whole() {
+        if entry.is_retained_whole() {
             self.whole_count += 1;
         } else {
             self.needed_bytes += entry.needed_bytes();
@@ -91,7 +91,7 @@ impl RetainedSums {
         }
         self.count = self.count.checked_sub(1).expect("a retained segment is counted");
         self.live_bytes = less(self.live_bytes, entry.live_bytes.into());
-        if entry.is_held_whole() {
+        if entry.is_retained_whole() {
             let left = self.whole_count.checked_sub(1);
             self.whole_count = left.expect("a segment that counts as a whole is counted");
         } else {
@@ -105,15 +105,15 @@ impl RetainedSums {
 
 impl Segment {
     /// Returns whether a snapshot needs all of it, as far as is known.
-    pub(super) fn is_held_whole(&self) -> bool {
-        self.stream == Stream::Meta || self.retained.held_bytes == UNKNOWN
+    pub(super) fn is_retained_whole(&self) -> bool {
+        self.stream == Stream::Meta || self.retained.bytes == UNKNOWN
     }
 
     /// Returns the bytes of records that the disk or a snapshot needs, as far as is known; not for
-    /// a segment that is held as a whole.
+    /// a segment that is retained as a whole.
     pub(super) fn needed_bytes(&self) -> u64 {
         let uncovered = self.filled_bytes.saturating_sub(self.retained.covered_bytes);
-        u64::from(self.retained.held_bytes) + u64::from(self.live_bytes.min(uncovered))
+        u64::from(self.retained.bytes) + u64::from(self.live_bytes.min(uncovered))
     }
 }
 
@@ -130,7 +130,7 @@ impl Space {
         self.note_empty(segment);
     }
 
-    /// Protects a segment for one more snapshot, which holds nothing in it so far. Returns whether
+    /// Protects a segment for one more snapshot, which names nothing in it so far. Returns whether
     /// the segment is in use; a snapshot that needs a free one is damaged.
     pub(crate) fn retain(&mut self, segment: SegmentId) -> bool {
         if self.is_free(segment) {
@@ -155,23 +155,23 @@ impl Space {
         self.changes += 1;
     }
 
-    /// Notes that a snapshot holds all live bytes in a retained segment.
-    pub(crate) fn hold_live(&mut self, segment: SegmentId) {
+    /// Notes that a snapshot retains all live bytes in a retained segment.
+    pub(crate) fn note_retained_live(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| {
             let uncovered = entry.filled_bytes.saturating_sub(entry.retained.covered_bytes);
-            if entry.retained.held_bytes != UNKNOWN {
+            if entry.retained.bytes != UNKNOWN {
                 let more = uncovered.min(entry.live_bytes);
-                entry.retained.held_bytes = entry.retained.held_bytes.saturating_add(more);
+                entry.retained.bytes = entry.retained.bytes.saturating_add(more);
             }
             entry.retained.covered_bytes = entry.filled_bytes;
         });
     }
 
-    /// Notes that snapshots hold a frame that was copied to a retained segment.
-    pub(crate) fn hold_copy(&mut self, segment: SegmentId, bytes: u32, is_live: bool) {
+    /// Notes that snapshots retain a frame that was copied to a retained segment.
+    pub(crate) fn note_retained_copy(&mut self, segment: SegmentId, bytes: u32, is_live: bool) {
         self.amend(segment, |entry| {
-            if entry.retained.held_bytes != UNKNOWN {
-                entry.retained.held_bytes = entry.retained.held_bytes.saturating_add(bytes);
+            if entry.retained.bytes != UNKNOWN {
+                entry.retained.bytes = entry.retained.bytes.saturating_add(bytes);
             }
             if is_live {
                 let covered = entry.retained.covered_bytes.saturating_add(bytes);
@@ -180,29 +180,29 @@ impl Space {
         });
     }
 
-    /// Notes that the bytes held by snapshots in a segment are unknown.
-    pub(crate) fn forget_held_bytes(&mut self, segment: SegmentId) {
-        self.amend(segment, |entry| entry.retained.held_bytes = UNKNOWN);
+    /// Notes that the bytes that snapshots retain in a segment are unknown.
+    pub(crate) fn forget_retained_bytes(&mut self, segment: SegmentId) {
+        self.amend(segment, |entry| entry.retained.bytes = UNKNOWN);
     }
 
-    /// Notes how many bytes snapshots hold in a retained segment for which this was unknown, and
+    /// Notes how many bytes of a retained segment snapshots retain for which this was unknown, and
     /// how many of them are live.
-    pub(crate) fn set_held_bytes(&mut self, segment: SegmentId, held_bytes: u64, live_bytes: u64) {
+    pub(crate) fn set_retained_bytes(&mut self, segment: SegmentId, bytes: u64, live_bytes: u64) {
         self.amend(segment, |entry| {
-            if entry.retained.held_bytes == UNKNOWN {
+            if entry.retained.bytes == UNKNOWN {
                 let short = |bytes: u64| u32::try_from(bytes).unwrap_or(UNKNOWN - 1);
-                entry.retained.held_bytes = short(held_bytes).min(UNKNOWN - 1);
+                entry.retained.bytes = short(bytes).min(UNKNOWN - 1);
                 entry.retained.covered_bytes = short(live_bytes);
             }
         });
         self.changes += 1;
     }
 
-    /// Returns the retained segments of frames whose held bytes are unknown.
+    /// Returns the retained segments of frames whose retained bytes are unknown.
     pub(crate) fn unmeasured(&self) -> impl Iterator<Item = SegmentId> {
         let is_unknown = |entry: &Segment| {
             let is_of_frames = entry.stream != Stream::Meta && entry.state != State::Free;
-            is_of_frames && entry.retained.count > 0 && entry.retained.held_bytes == UNKNOWN
+            is_of_frames && entry.retained.count > 0 && entry.retained.bytes == UNKNOWN
         };
         self.matching(is_unknown)
     }
@@ -259,7 +259,7 @@ impl Space {
         let entry = self.entry(segment);
         match entry.retained.count {
             0 => entry.live_bytes,
-            _ if entry.is_held_whole() => segment_bytes,
+            _ if entry.is_retained_whole() => segment_bytes,
             _ => u32::try_from(entry.needed_bytes()).unwrap_or(u32::MAX).min(segment_bytes),
         }
     }
@@ -271,16 +271,16 @@ impl Space {
     }
 
     /// Returns the bytes of segments of `segment_bytes` that snapshots need and that are not live:
-    /// the bytes that snapshots hold beyond the disk.
+    /// the bytes that snapshots retain beyond the disk.
     #[inline]
     pub(crate) fn retained_dead_bytes(&self, segment_bytes: u32) -> u64 {
         let whole = u64::from(self.sums.whole_count) * u64::from(segment_bytes);
         (whole + self.sums.needed_bytes).saturating_sub(self.sums.live_bytes)
     }
 
-    /// Returns the bytes of frames that snapshots hold and that are not live, as far as is known.
-    pub(crate) fn held_dead_bytes(&self) -> u64 {
-        let is_known = |entry: &&Segment| entry.retained.count > 0 && !entry.is_held_whole();
+    /// Returns the bytes of frames that snapshots retain and that are not live, as far as is known.
+    pub(crate) fn retained_dead_frame_bytes(&self) -> u64 {
+        let is_known = |entry: &&Segment| entry.retained.count > 0 && !entry.is_retained_whole();
         let dead = |entry: &Segment| entry.needed_bytes().saturating_sub(entry.live_bytes.into());
         self.segments.iter().filter(is_known).map(dead).sum()
     }

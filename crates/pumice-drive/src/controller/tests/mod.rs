@@ -8,7 +8,7 @@
 //!   as data.
 //! * `capacity`: space that no data needs is used again, and a full drive refuses before it
 //!   acknowledges.
-//! * `retention`: snapshots, bookmarks and clones hold what they were taken of, and go to other
+//! * `retention`: snapshots, bookmarks and clones keep what they were taken of, and go to other
 //!   drives.
 
 mod capacity;

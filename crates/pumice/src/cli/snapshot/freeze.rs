@@ -2,7 +2,7 @@
 //! consistent without their journals.
 //!
 //! A separate process, which signals to this one do not reach, thaws them as soon as this process
-//! has ended for any reason, and after [`HELD_SECONDS_MAX`].
+//! has ended for any reason, and after [`FROZEN_SECONDS_MAX`].
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use crate::cli::attach::Attachment;
 use crate::cli::chain;
 
 /// Far longer than a snapshot takes, and the longest wait for a user of the file system.
-const HELD_SECONDS_MAX: u32 = 10;
+const FROZEN_SECONDS_MAX: u32 = 10;
 
 /// A file system that is frozen until this is dropped.
 struct Frozen {
@@ -53,7 +53,7 @@ impl Frozen {
     fn begin(mount: &Path) -> Result<Self> {
         let script = format!(
             "trap '' INT HUP TERM; fsfreeze --freeze \"$1\" || exit 1; echo; \
-             timeout {HELD_SECONDS_MAX} cat; held=$?; fsfreeze --unfreeze \"$1\"; exit $held"
+             timeout {FROZEN_SECONDS_MAX} cat; ended=$?; fsfreeze --unfreeze \"$1\"; exit $ended"
         );
         let mut shell = Command::new("sh");
         shell.args(["-c", &script, "sh"]).arg(mount).process_group(0);

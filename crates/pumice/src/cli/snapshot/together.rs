@@ -1,14 +1,14 @@
 //! Snapshots of several drives at one moment.
 //!
 //! ```text
-//! drives that are served: hold --held--> create --> the host's changes go on
-//!                         hold --held--> create --> ...
-//! closed ones:            open ........> create --> close
+//! drives that are served: suspend ------> create --> the host's changes are resumed
+//!                         suspend ------> create --> ...
+//! closed ones:            open .........> create --> close
 //! ```
 //!
-//! All drives are held, or open here, before the first snapshot is begun. So all snapshots have
-//! every write that was acknowledged before, and none that was sent after an answer from a later
-//! moment.
+//! All drives are suspended, or open here, before the first snapshot is begun. So all snapshots
+//! have every write that was acknowledged before, and none that was sent after an answer from a
+//! later moment.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -25,9 +25,9 @@ use crate::open;
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Time that a server may take until it holds its host's changes: it first removes the map leaves
-/// of trimmed ranges.
-const HELD_WITHIN: Duration = Duration::from_secs(10);
+/// Time that a server may take until it suspends its host's changes: it first removes the map
+/// leaves of trimmed ranges.
+const SUSPENDED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A drive, and the name of the snapshot that it gets.
 pub(super) type Wanted = (PathBuf, String);
@@ -96,24 +96,25 @@ impl Member<'_> {
     }
 }
 
-/// Holds all drives that are served, then takes all snapshots.
+/// Suspends the changes of all drives that are served, then takes all snapshots.
 fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotInfo>> {
     let served: Vec<_> = drives.iter().filter(|drive| drive.closed.is_none()).collect();
     thread::scope(|scope| {
-        let (held, is_held) = mpsc::channel();
-        let holding = served.iter().map(|drive| {
-            let (held, path, guid) = (held.clone(), drive.path, drive.new.guid);
-            scope.spawn(move || hold(path, guid, &held))
+        let (suspended, is_suspended) = mpsc::channel();
+        let suspending = served.iter().map(|drive| {
+            let (suspended, path, guid) = (suspended.clone(), drive.path, drive.new.guid);
+            scope.spawn(move || suspend(path, guid, &suspended))
         });
-        let holding: Vec<_> = holding.collect();
-        drop(held);
-        let all_held = served.iter().try_for_each(|_| is_held.recv_timeout(HELD_WITHIN));
+        let suspending: Vec<_> = suspending.collect();
+        drop(suspended);
+        let all_suspended =
+            served.iter().try_for_each(|_| is_suspended.recv_timeout(SUSPENDED_WITHIN));
         let creating: Vec<_> = drives
             .iter()
             .map(|drive| {
                 let create = Request::CreateSnapshot(drive.new.clone());
                 let path = drive.path;
-                let is_served = drive.closed.is_none() && all_held.is_ok();
+                let is_served = drive.closed.is_none() && all_suspended.is_ok();
                 let create = move || match control::connect(path)? {
                     Some(client) => ask(client, path, &create),
                     None => Ok(None),
@@ -126,8 +127,8 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
             .zip(creating)
             .map(|(drive, creating)| {
                 let path = drive.path.display();
-                if let Err(error) = &all_held {
-                    return Err(anyhow!("the servers do not hold their hosts' writes: {error}"));
+                if let Err(error) = &all_suspended {
+                    return Err(anyhow!("the servers do not suspend their hosts' writes: {error}"));
                 }
                 match (&drive.closed, creating) {
                     (Some(closed), _) => {
@@ -143,10 +144,10 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
                 }
             })
             .collect();
-        let held = holding.into_iter().map(|thread| thread.join().expect("no thread panics"));
-        // The reason why one drive could not be held is worth more than the news that the others
-        // were not.
-        let mut failed: Vec<_> = held.collect::<Vec<_>>().into_iter().map(Result::err).collect();
+        let ended = suspending.into_iter().map(|thread| thread.join().expect("no thread panics"));
+        // The reason why one drive could not be suspended is worth more than the news that the
+        // others were not.
+        let mut failed: Vec<_> = ended.collect::<Vec<_>>().into_iter().map(Result::err).collect();
         let mut at = 0;
         let with_reason = taken.into_iter().zip(drives).map(|(taken, drive)| {
             if drive.closed.is_some() {
@@ -159,21 +160,21 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
     })
 }
 
-/// Makes a server hold back its host's changes until the snapshot is begun; signals on `held` once
-/// it does.
-fn hold(path: &Path, guid: Uuid, held: &mpsc::Sender<()>) -> Result<()> {
+/// Makes a server suspend its host's changes until the snapshot is begun; signals on `suspended`
+/// once it does.
+fn suspend(path: &Path, guid: Uuid, suspended: &mpsc::Sender<()>) -> Result<()> {
     let client = control::connect(path)?;
     let client = client.with_context(|| format!("{}: the server has stopped", path.display()))?;
-    let answer = client.ask(&Request::HoldChanges { guid }, |answer| {
-        if matches!(answer, Answer::Held) {
+    let answer = client.ask(&Request::SuspendChanges { guid }, |answer| {
+        if matches!(answer, Answer::Suspended) {
             // The waiting thread may have given up.
-            let _ = held.send(());
+            let _ = suspended.send(());
         }
     });
     match answer.with_context(|| path.display().to_string())? {
-        Some(Answer::Released { in_the_snapshot: true }) => Ok(()),
-        Some(Answer::Released { in_the_snapshot: false }) => {
-            bail!("{}: its writes could not be held long enough: try again", path.display())
+        Some(Answer::Resumed { in_the_snapshot: true }) => Ok(()),
+        Some(Answer::Resumed { in_the_snapshot: false }) => {
+            bail!("{}: its writes could not be suspended long enough: try again", path.display())
         }
         _ => bail!("{}: its server has stopped", path.display()),
     }

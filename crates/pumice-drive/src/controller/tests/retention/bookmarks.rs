@@ -121,7 +121,7 @@ fn a_bookmark_tells_every_change_after_its_data_is_gone() {
 
 /// Without snapshots no block is reported needlessly.
 #[test]
-fn changes_since_a_bookmark_are_exact_where_no_snapshot_holds_frames() {
+fn changes_since_a_bookmark_are_exact_where_no_snapshot_retains_frames() {
     let mut disk = Disk::new(32);
     let drive = disk.world.open_without_collector();
     for at in 0..SIZE >> 20 {
@@ -154,7 +154,7 @@ fn changes_since_a_bookmark_are_exact_where_no_snapshot_holds_frames() {
 }
 
 #[test]
-fn a_bookmark_holds_its_map_only_and_stays_as_it_is() {
+fn a_bookmark_retains_its_map_only_and_stays_as_it_is() {
     let mut disk = Disk::new(33);
     let mut drive = disk.world.open();
     disk.write_around(&drive);

@@ -1,14 +1,14 @@
 //! Goal: dead data in a segment that snapshots need is freed by emptying the segment, and no
 //! snapshot loses data by that, whatever happens meanwhile: snapshots, deletions, rollbacks, views,
 //! a busy host, a crash.
-//! Method: single segments of the database of [`super::holding`] are emptied, so slowly that each
+//! Method: single segments of the database of [`super::database`] are emptied, so slowly that each
 //! event comes in the middle; every page of every snapshot is compared.
 
 use std::collections::BTreeMap;
 
 use rand::RngExt;
 
-use super::holding::{Database, PAGE, PAGES, content};
+use super::database::{Database, PAGE, PAGES, content};
 use super::snapshots::new;
 use super::*;
 use crate::base::seed::random;
@@ -277,7 +277,7 @@ fn what_was_moved_is_no_change_after_a_crash() {
 
 /// A measurement during a deletion of snapshots is discarded: its result would be too low.
 #[test]
-fn what_snapshots_hold_is_measured_again_after_a_deletion() {
+fn what_snapshots_retain_is_measured_again_after_a_deletion() {
     for step in 0..16 {
         let (database, drive) = Database::of_two_hours(40, 16);
         let world = &database.world;
@@ -326,7 +326,7 @@ fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output 
         while !is_ended.get() {
             let data = payload::noise(&mut random, 64 << 10);
             let at = random.random_range(0..world.spec.size_bytes >> 16) << 16;
-            // The write may be refused while a snapshot holds the rest.
+            // The write may be refused while a snapshot retains the rest.
             if drive.write(at, &data).await.is_err() {
                 refused.set(refused.get() + 1);
                 world.runtime.clone().sleep_ns(1_000_000).await;

@@ -1,10 +1,10 @@
-//! Snapshots, bookmarks and clones hold what they were taken of, and go to other drives.
+//! Snapshots, bookmarks and clones keep what they were taken of, and go to other drives.
 
 mod bookmarks;
 pub(super) mod clones;
+mod database;
 mod emptying;
 mod flattened;
-mod holding;
 mod retaining;
 mod rollback;
 mod sent_clones;

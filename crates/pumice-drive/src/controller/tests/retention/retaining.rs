@@ -4,7 +4,7 @@
 //! Method: power loss at each operation of the medium in turn, and wrong bytes at a known place;
 //! each disk is compared with its content when its snapshot was taken.
 
-use super::holding::{Database, PAGES};
+use super::database::{Database, PAGES};
 use super::snapshots::{Disk, changed, names, whole};
 use super::*;
 use crate::base::seed::random;
@@ -210,18 +210,18 @@ fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
     reap_all(&drive);
     world.run(drive.flush()).unwrap();
     world.run(drive.checkpoint()).unwrap();
-    let (held, open) = {
+    let (retained, open) = {
         let core = drive.core();
         let space = core.space();
-        let is_held = |segment: &SegmentId| {
+        let is_retained_only = |segment: &SegmentId| {
             space.live_bytes_of(*segment) == 0
                 && space.stream(*segment) == Stream::Host
                 && space.is_retained(*segment)
         };
         let open = core.log().tail(Stream::Host).expect("the host has written").segment;
-        ((0..60).map(SegmentId).filter(is_held).count(), open)
+        ((0..60).map(SegmentId).filter(is_retained_only).count(), open)
     };
-    assert!(held > 16, "too tame a test: {held}");
+    assert!(retained > 16, "too tame a test: {retained}");
     let noise = payload::noise(&mut random, 1 << 20);
     let tail = || drive.core().log().tail(Stream::Host).expect("the host has written").segment;
     while tail() == open {

@@ -1,5 +1,5 @@
-//! Goal: a disk that is rolled back becomes the snapshot's disk, atomically; changes that are held
-//! back wait no longer than necessary; only snapshots that may yield are deleted to make room.
+//! Goal: a disk that is rolled back becomes the snapshot's disk, atomically; suspended changes wait
+//! no longer than necessary; only snapshots that may yield are deleted to make room.
 //! Method: drives that are overwritten and emptied, power loss at every half millisecond.
 
 use rand::RngExt;
@@ -254,32 +254,32 @@ fn changes_wait_until_the_snapshot_is_begun() {
     disk.write_some(&drive, 30);
     let before = disk.plain.clone();
     disk.world.run(async {
-        let held = drive.hold_changes(new("a", 1).guid).await.unwrap();
+        let suspended = drive.suspend_changes(new("a", 1).guid).await.unwrap();
         let data = vec![9; 8192];
         let mut writing = std::pin::pin!(drive.write(0, &data));
         let waits = disk.world.runtime.timeout(1_000_000_000, writing.as_mut()).await;
         assert!(waits.is_none(), "a write does not wait");
-        assert!(!held.are_in_the_snapshot());
+        assert!(!suspended.are_in_the_snapshot());
         drive.create_snapshot(new("a", 1)).await.unwrap();
-        assert!(held.are_in_the_snapshot());
+        assert!(suspended.are_in_the_snapshot());
         writing.await.unwrap();
-        drop(held);
+        drop(suspended);
         // Changes that are released without a snapshot.
-        let held = drive.hold_changes(new("a", 1).guid).await.unwrap();
+        let suspended = drive.suspend_changes(new("a", 1).guid).await.unwrap();
         let mut trimming = std::pin::pin!(drive.trim_durable(0, 4096));
         let waits = disk.world.runtime.timeout(1_000_000_000, trimming.as_mut()).await;
         assert!(waits.is_none(), "a trim does not wait");
-        drop(held);
+        drop(suspended);
         trimming.await.unwrap();
     });
     disk.world.close(drive);
     assert!(whole(&disk.world, "a") == before);
 }
 
-/// A snapshot for which changes were held is of that moment, even if another one is begun first; if
-/// they are released before it is begun, there is no snapshot.
+/// A snapshot for which changes were suspended is of that moment, even if another one is begun
+/// first; if they are resumed before it is begun, there is no snapshot.
 #[test]
-fn nothing_that_was_held_for_a_snapshot_is_in_it() {
+fn nothing_that_was_suspended_for_a_snapshot_is_in_it() {
     let mut late = 0;
     for step in 0..24 {
         let mut disk = Disk::new(37);
@@ -288,10 +288,10 @@ fn nothing_that_was_held_for_a_snapshot_is_in_it() {
         let latency_ns = 500_000..=500_000;
         drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let created = disk.world.run(async {
-            let held = drive.hold_changes(new("a", 2).guid).await.unwrap();
+            let suspended = drive.suspend_changes(new("a", 2).guid).await.unwrap();
             let letting = async {
                 disk.world.runtime.clone().sleep_ns(step * 250_000).await;
-                drop(held);
+                drop(suspended);
             };
             let other = drive.create_snapshot(new("other", 1));
             let create = drive.create_snapshot(new("a", 2));

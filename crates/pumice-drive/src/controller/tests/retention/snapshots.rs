@@ -159,7 +159,7 @@ fn a_snapshot_outlives_openings_and_checkpoints() {
 }
 
 #[test]
-fn deleting_a_snapshot_gives_back_what_only_it_held() {
+fn deleting_a_snapshot_gives_back_what_only_it_retained() {
     let mut disk = Disk::new(3);
     let drive = disk.world.open();
     disk.write_around(&drive);
@@ -399,7 +399,7 @@ fn a_drive_with_snapshots_has_another_size_and_capacity() {
     assert_eq!(whole(&disk.world, "grown").len() as u64, 2 * SIZE);
 }
 
-/// No work is begun repeatedly for data that snapshots hold.
+/// No work is begun repeatedly for data that snapshots retain.
 #[test]
 fn an_idle_drive_with_snapshots_comes_to_rest() {
     let mut disk = Disk::new(10);

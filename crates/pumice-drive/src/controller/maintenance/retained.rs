@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::core::{Attempt, Core, Emptying, HeldMove, Kept, MoveReason};
+use super::super::core::{Attempt, Core, Emptying, Kept, MoveReason, RetainedMove};
 use super::super::drive::Drive;
 use super::super::log::packing::MovedFrame;
 use super::super::log::records::{Found, check_possible, records};
@@ -192,7 +192,7 @@ impl Drive {
             let before = scan.offset();
             let is_over = {
                 let core = self.core();
-                core.must_end() || core.is_void(emptying) || core.errand_is_over()
+                core.must_end() || core.is_void(emptying) || core.job_is_over()
             };
             if is_over {
                 return Ok(None);
@@ -243,7 +243,7 @@ impl Drive {
             let watermark = |at: usize| users.get(at).map(|user| user.watermark);
             let named =
                 frame.named.checked_sub(1).and_then(|last| Some((watermark(0)?, watermark(last)?)));
-            mover.hold_record(emptying, seq, frame, named).await?;
+            mover.move_retained(emptying, seq, frame, named).await?;
             if self.core().counters().moved_bytes.get() >= turn_ends {
                 self.clock.sleep_ns(0).await;
                 turn_ends = self.core().counters().moved_bytes.get() + TURN_BYTES;
@@ -282,7 +282,7 @@ impl Drive {
         frames
     }
 
-    /// Measures the bytes that snapshots hold of each segment, by their tables: after an opening,
+    /// Measures the bytes that snapshots retain of each segment, by their tables: after an opening,
     /// and after a snapshot was deleted.
     pub(crate) async fn measure_retained(&self) {
         let (needs, kept): (u64, Vec<Kept>) = {
@@ -339,7 +339,7 @@ impl Drive {
 impl Mover<'_> {
     /// Copies a frame whole, if it is needed; the snapshots of `named` name it. A damaged frame
     /// stays where it is.
-    async fn hold_record(
+    async fn move_retained(
         &mut self,
         emptying: &Emptying,
         seq: SeqNo,
@@ -378,7 +378,7 @@ impl Mover<'_> {
             self.take_key();
             let encoded = self.copy(&frame, sources);
             let frame: MovedFrame<'_> = self.moved_frame(&encoded, frame.payload);
-            let held = HeldMove {
+            let copy = RetainedMove {
                 from: place,
                 pieces: &pieces,
                 frame,
@@ -387,7 +387,8 @@ impl Mover<'_> {
                     + payload.len(),
                 named,
             };
-            let attempt = |core: &mut Core| Ok(core.move_held(emptying, &held)?.unless_waiting());
+            let attempt =
+                |core: &mut Core| Ok(core.move_retained(emptying, &copy)?.unless_waiting());
             if drive.with_room(attempt).await? == Attempt::Done {
                 return Ok(());
             }

@@ -43,7 +43,7 @@ pub(crate) struct Emptying {
 }
 
 /// A frame of a retained segment, to be copied whole.
-pub(crate) struct HeldMove<'a> {
+pub(crate) struct RetainedMove<'a> {
     /// Where it is.
     pub(crate) from: FramePlace,
     /// Its live blocks when it was encoded.
@@ -118,7 +118,7 @@ impl Core {
         Some(Emptying { of, users, needs: self.needs })
     }
 
-    /// Returns whether the findings at the beginning of an emptying no longer hold.
+    /// Returns whether the findings at the beginning of an emptying are out of date.
     pub(crate) fn is_void(&self, emptying: &Emptying) -> bool {
         self.needs != emptying.needs
     }
@@ -154,8 +154,12 @@ impl Core {
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
-    pub(crate) fn move_held(&mut self, it: &Emptying, held: &HeldMove<'_>) -> Result<Attempt> {
-        let HeldMove { from, pieces, frame, room_bytes, named } = held;
+    pub(crate) fn move_retained(
+        &mut self,
+        it: &Emptying,
+        copy: &RetainedMove<'_>,
+    ) -> Result<Attempt> {
+        let RetainedMove { from, pieces, frame, room_bytes, named } = copy;
         assert!(frame.record_bytes() <= *room_bytes, "a copy fits the room that it asks for");
         assert_eq!(frame.blocks, from.blocks, "a frame that a snapshot may name is copied whole");
         if !self.make_room(*room_bytes, Purpose::Moved)? {
@@ -200,7 +204,7 @@ impl Core {
             until: SeqNo(0),
         };
         if self.note_copy((self.use_of(from.segment), from.offset), copied, named) {
-            self.space.hold_copy(to.segment, to.charged_bytes(), was_live);
+            self.space.note_retained_copy(to.segment, to.charged_bytes(), was_live);
         }
     }
 
@@ -311,7 +315,7 @@ impl Core {
         self.forwards.dirty_bytes() > most as usize
     }
 
-    /// Returns whether the bytes that snapshots hold in retained segments must be measured.
+    /// Returns whether the bytes that snapshots retain must be measured.
     pub(crate) fn wants_measure(&self) -> bool {
         !self.snapshots.is_measured() && self.space.has_retained()
     }
@@ -321,7 +325,7 @@ impl Core {
         self.needs
     }
 
-    /// Notes the bytes that snapshots hold in retained segments not yet measured: bytes that were
+    /// Notes the bytes that snapshots retain in segments not yet measured: bytes that were
     /// live when they were taken, by segment. Does nothing if the figures are out of date, that is,
     /// if [`Core::needs`] has changed.
     pub(crate) fn measured(
@@ -352,7 +356,7 @@ impl Core {
             // taken later.
             let named = direct.unwrap_or(0).max(live);
             let most = u64::from(self.superblock.segment_bytes);
-            self.space.set_held_bytes(segment, (named + dead).min(most), named);
+            self.space.set_retained_bytes(segment, (named + dead).min(most), named);
         }
         self.snapshots.set_measured(true);
     }

@@ -1,4 +1,4 @@
-//! Goal: snapshots cost only the space of the data that they hold, however the data around it
+//! Goal: snapshots cost only the space of the data that they retain, however the data around it
 //! changes: segments that they need are emptied to free their dead data, and no snapshot changes or
 //! loses data by that, whenever the drive ends.
 //! Method: a busy database with hourly snapshots, on drives so small that they work only if such
@@ -108,18 +108,18 @@ impl Database {
         self.state.borrow().kept.len()
     }
 
-    /// Returns the bytes of pages that snapshots hold and the disk does not.
-    fn held_bytes(&self) -> u64 {
+    /// Returns the bytes of pages that snapshots name and the disk does not.
+    fn named_bytes(&self) -> u64 {
         let state = self.state.borrow();
-        let mut held = BTreeSet::new();
+        let mut named = BTreeSet::new();
         for (_, versions) in &state.kept {
             for (page, version) in versions.iter().enumerate() {
                 if state.versions[page] != *version {
-                    held.insert((page, *version));
+                    named.insert((page, *version));
                 }
             }
         }
-        held.len() as u64 * PAGE
+        named.len() as u64 * PAGE
     }
 
     /// Compares every snapshot of the closed drive, and the changes between neighbors, with the
@@ -270,7 +270,7 @@ fn view(world: &World, name: &str) -> Rc<Drive> {
 /// Without emptying, they took 8.4 times the bytes that they hold after this week, and more each
 /// day.
 #[test]
-fn a_week_of_hourly_snapshots_costs_what_they_hold() {
+fn a_week_of_hourly_snapshots_costs_what_they_retain() {
     let (database, mut drive) = Database::new(18, 1);
     let (mut shares, mut victims) = (Vec::new(), 0);
     for hour in 0..7 * 24 {
@@ -279,15 +279,15 @@ fn a_week_of_hourly_snapshots_costs_what_they_hold() {
             database.world.run(database.delete(&drive, 0));
         }
         if hour % 24 == 23 {
-            let (held, kept) = (database.held_bytes(), drive.info().snapshot_bytes);
-            shares.push(kept as f64 / held as f64);
+            let (named, kept) = (database.named_bytes(), drive.info().snapshot_bytes);
+            shares.push(kept as f64 / named as f64);
             victims += drive.info().operations.gc_victims;
             drive = database.world.reopen(drive);
         }
     }
     database.world.run(drive.compact(10)).unwrap();
-    let (held, kept) = (database.held_bytes(), drive.info().snapshot_bytes);
-    shares.push(kept as f64 / held as f64);
+    let (named, kept) = (database.named_bytes(), drive.info().snapshot_bytes);
+    shares.push(kept as f64 / named as f64);
     assert!(victims > 20, "too tame a test");
     database.world.close(drive);
     database.compare();
