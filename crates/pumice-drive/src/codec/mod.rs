@@ -6,7 +6,7 @@
 //! * `blocks`: payloads whose blocks are encoded one by one.
 //! * `backoff`: decides when to stop trying to compress a stream that does not compress.
 //! * `fill`: detects blocks that consist of one repeated byte, which need no payload.
-//! * `workers`: threads that compress and decode for several drives.
+//! * `workers`: threads that compress for several drives.
 //!
 //! Every context is reused, so the work for one frame allocates nothing (zstd resizes its workspace
 //! when the size of frames changes a lot; see [`Compressor`]).
@@ -43,7 +43,7 @@ pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
 pub use engine::Engine;
 pub use fill::fill_byte;
-pub(crate) use workers::{Aside, Coding, CompressedFrames, PassedBytes};
+pub(crate) use workers::{Coding, CompressedFrames};
 pub use workers::{Pool, Workers};
 
 /// The level of `zstd` without a number. On a system's programs, libraries and documents,

@@ -20,8 +20,6 @@
 //! drive decides whether a stream is worth the attempt. The threads end when the last handle is
 //! dropped.
 
-mod aside;
-
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -38,10 +36,8 @@ use async_channel::{Receiver, Sender, bounded};
 use futures_util::future::select;
 use futures_util::task::AtomicWaker;
 
-use self::aside::Work;
-pub(crate) use self::aside::{Aside, PassedBytes};
 use super::compress::encode_or_store;
-use super::{Codec, Decompressor, Encoding, Engine, FrameForm};
+use super::{Codec, Encoding, Engine, FrameForm};
 use crate::base::clock::AnyClock;
 use crate::base::wait::{Line, WaitQueue};
 
@@ -91,17 +87,13 @@ struct Own {
     /// Something was put on the tray, or into the queue.
     work: WaitQueue,
     spare: RefCell<Vec<Frames>>,
-    /// Buffers that frames were decoded to.
-    targets: RefCell<Vec<Vec<u8>>>,
-    #[cfg(test)]
-    worked_aside: std::cell::Cell<u64>,
 }
 
 /// Threads that compress for the drives of any number of threads, each through its own [`Workers`].
 pub struct Pool {
-    queue: Sender<Job>,
-    /// The other end: tasks take jobs from it as well.
-    jobs: Receiver<Job>,
+    queue: Sender<Batch>,
+    /// The other end: tasks take batches from it as well.
+    batches: Receiver<Batch>,
     threads: Vec<thread::JoinHandle<()>>,
     /// Bytes of frames that are on their way, of [`PASSED_BYTES_MAX`].
     passed_bytes: AtomicUsize,
@@ -177,21 +169,6 @@ struct Outcome {
     /// Set once; `None` if the thread panicked.
     frames: OnceLock<Option<Frames>>,
     waiting: [AtomicWaker; BATCH_WRITES],
-}
-
-/// A job that a thread takes from the queue.
-enum Job {
-    Compress(Batch),
-    Work(Work),
-}
-
-impl Job {
-    fn run(self, contexts: &mut Contexts) {
-        match self {
-            Self::Compress(batch) => batch.run(contexts),
-            Self::Work(work) => work(contexts),
-        }
-    }
 }
 
 /// Frames of some writes for one thread.
@@ -321,14 +298,9 @@ impl Drop for CompressedFrames {
 #[derive(Default)]
 struct Contexts {
     engines: Vec<(Codec, Engine)>,
-    decompressor: Decompressor,
 }
 
 impl Contexts {
-    fn decompressor(&mut self) -> &mut Decompressor {
-        &mut self.decompressor
-    }
-
     fn engine(&mut self, codec: Codec) -> &mut Engine {
         let known = self.engines.iter().position(|(known, _)| *known == codec);
         let at = known.unwrap_or_else(|| {
@@ -346,16 +318,16 @@ impl Pool {
     /// # Errors
     /// The operating system's, if a thread cannot be started.
     pub fn start(count: usize) -> io::Result<Arc<Self>> {
-        let (queue, jobs) = bounded(QUEUE_BATCHES);
+        let (queue, batches) = bounded(QUEUE_BATCHES);
         let (threads, passed_bytes) = (Vec::with_capacity(count), AtomicUsize::new(0));
-        let mut pool = Self { queue, jobs, threads, passed_bytes };
+        let mut pool = Self { queue, batches, threads, passed_bytes };
         for number in 1..=count {
-            let jobs = pool.jobs.clone();
+            let batches = pool.batches.clone();
             let thread = thread::Builder::new().name(format!("codec-{number}"));
             pool.threads.push(thread.spawn(move || {
                 let mut contexts = Contexts::default();
-                while let Ok(job) = jobs.recv_blocking() {
-                    job.run(&mut contexts);
+                while let Ok(batch) = batches.recv_blocking() {
+                    batch.run(&mut contexts);
                 }
             })?);
         }
@@ -375,20 +347,8 @@ impl Workers {
     /// Returns a handle for the drives of one executor.
     pub fn of(pool: Arc<Pool>) -> Self {
         let (contexts, tray, spare) = (RefCell::default(), RefCell::default(), RefCell::default());
-        let (waiting, work, targets) = Default::default();
-        Self {
-            own: Rc::new(Own {
-                pool,
-                contexts,
-                tray,
-                waiting,
-                work,
-                spare,
-                targets,
-                #[cfg(test)]
-                worked_aside: Default::default(),
-            }),
-        }
+        let (waiting, work) = (Line::default(), WaitQueue::default());
+        Self { own: Rc::new(Own { pool, contexts, tray, waiting, work, spare }) }
     }
 
     /// Returns whether to pass on a write of `bytes` bytes: there is room, and the codec takes much
@@ -488,7 +448,7 @@ impl Workers {
     }
 
     fn pass_on(&self, batch: Batch) {
-        if let Err(refused) = self.own.pool.queue.try_send(Job::Compress(batch)) {
+        if let Err(refused) = self.own.pool.queue.try_send(batch) {
             refused.into_inner().run(&mut self.own.contexts.borrow_mut());
         }
         self.own.work.wake_all();
@@ -518,14 +478,14 @@ impl Workers {
                     1 => batch.run(&mut self.own.contexts.borrow_mut()),
                     _ => self.pass_on(batch),
                 }
-            } else if let Ok(job) = self.own.pool.jobs.try_recv() {
-                job.run(&mut self.own.contexts.borrow_mut());
+            } else if let Ok(batch) = self.own.pool.batches.try_recv() {
+                batch.run(&mut self.own.contexts.borrow_mut());
             }
         }
     }
 
     fn has_work(&self) -> bool {
-        !self.own.tray.borrow().is_empty() || !self.own.pool.jobs.is_empty()
+        !self.own.tray.borrow().is_empty() || !self.own.pool.batches.is_empty()
     }
 
     fn take_from_tray(&self, is_wanted: impl Fn(&Batch) -> bool) -> Option<Batch> {
@@ -539,7 +499,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.queue.close();
         // Batches of writes that were dropped.
-        while self.jobs.try_recv().is_ok() {}
+        while self.batches.try_recv().is_ok() {}
         for thread in self.threads.drain(..) {
             // A panic there has reached the writes that waited.
             let _ = thread.join();

@@ -167,24 +167,8 @@ fn threads_with_enough_to_do_are_given_no_more() {
     Arc::get_mut(&mut own.pool).unwrap().threads.push(thread);
     assert!(!workers.can_take(zstd, BLOCK), "small writes are passed to a thread with 8 batches");
     assert!(workers.can_take(zstd, 128 << 10), "a thread has less than two long writes to do");
-    while workers.own.pool.jobs.len() > 1 {
-        drop(workers.own.pool.jobs.try_recv());
+    while workers.own.pool.batches.len() > 1 {
+        drop(workers.own.pool.batches.try_recv());
     }
     assert!(workers.can_take(zstd, BLOCK), "a thread that has little to do gets nothing");
-}
-
-#[test]
-fn work_comes_back_from_any_number_of_threads() {
-    for threads in [0, 1, 3] {
-        let workers = Workers::start(threads).unwrap();
-        let runtime = Runtime::new(Backend::Auto).unwrap();
-        for number in 0..2000 {
-            let work = move |_: &mut Decompressor| vec![number; 100];
-            let (one, other) = (workers.begin_aside(work), workers.begin_aside(work));
-            drop(workers.begin_aside(work));
-            let both =
-                async { (workers.finish_aside(other).await, workers.finish_aside(one).await) };
-            assert_eq!(runtime.block_on(both), (vec![number; 100], vec![number; 100]));
-        }
-    }
 }

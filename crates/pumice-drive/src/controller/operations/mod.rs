@@ -1,7 +1,6 @@
 //! The requests of a host, and the tasks that write its data to the medium.
 //!
 //! * `write`, `trim`, `read`, `flush`: one file for each request.
-//! * `read_aside`: decoding long reads on several threads.
 //! * `read_ahead`: reading ahead of sequential readers.
 //! * `extents`: the content of a range, and loading it ahead of a read.
 //! * `diff`: differences from an earlier snapshot. `ages`: the ages of moved blocks.
@@ -20,7 +19,6 @@ mod extents;
 mod flush;
 mod read;
 mod read_ahead;
-mod read_aside;
 mod read_blocks;
 mod trim;
 mod write;

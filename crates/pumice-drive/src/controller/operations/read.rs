@@ -13,7 +13,6 @@
 //! has one. Otherwise only reads of its own blocks fail, and no retry returns a wrong answer.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
@@ -25,9 +24,8 @@ use super::super::log::buffers::COALESCED_BYTES_MAX;
 use super::super::log::payload::Stored;
 use super::super::map::Mapping;
 use super::super::place::{FramePlace, blocks_of_frame};
-use super::read_aside::begin_shares;
 use crate::base::units::{BLOCK_BYTES, len_usize};
-use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result};
+use crate::base::{Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
 use crate::crypt::Cipher;
 use crate::format::{Record, RecordAddress, check_payload};
@@ -64,12 +62,12 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    pub(super) fn frame_bytes(&self) -> usize {
+    fn frame_bytes(&self) -> usize {
         usize::from(self.place.blocks) * BLOCK_BYTES
     }
 
     /// Returns the address of the frame's record, if the map is right.
-    pub(super) fn record_address(&self) -> RecordAddress {
+    fn record_address(&self) -> RecordAddress {
         let FramePlace { segment, offset, .. } = self.place;
         RecordAddress { generation: self.generation, segment, offset }
     }
@@ -118,9 +116,6 @@ impl Piece {
     }
 }
 
-/// A piece that cannot be decoded, the error, and whether its record is as it was written.
-type Damaged<'p> = (&'p Piece, Error, bool);
-
 /// The source of the start of a host read.
 enum Next {
     /// This many bytes have been served.
@@ -167,8 +162,9 @@ impl Drive {
     ) -> Result<()> {
         let mut at = 0;
         let mut rest = Vec::new();
-        let is_short = out.len() <= CACHED_READ_BYTES_MAX;
         let is_sequential = self.streams.note(offset, out.len());
+        let is_kept = out.len() <= CACHED_READ_BYTES_MAX;
+        let is_alone = is_kept && !is_sequential;
         // Until they are dropped, no segment that is read from is freed.
         let mut pins = Vec::new();
         while at < out.len() {
@@ -184,14 +180,15 @@ impl Drive {
                     self.read_inherited(offset + at as u64, out).await?;
                     (len, None)
                 }
-                Next::Read(len, piece) => match self.read_cached(&piece, is_short, left) {
-                    0 => (len, Some(piece)),
-                    served => (served, None),
-                },
+                Next::Read(len, piece) => {
+                    let piece = Piece { target: at, is_kept, is_alone, ..piece };
+                    match self.read_cached(&piece, left) {
+                        0 => (len, Some(piece)),
+                        served => (served, None),
+                    }
+                }
             };
             if let Some(piece) = piece {
-                let is_alone = is_short && !is_sequential;
-                let piece = Piece { target: at, is_kept: is_short, is_alone, ..piece };
                 let pin = self.pin(piece.place.segment);
                 if is_of_host && is_sequential && rest.is_empty() {
                     self.want_read_ahead(offset + out.len() as u64);
@@ -257,10 +254,10 @@ impl Drive {
         }
     }
 
-    /// Serves the start of a piece of a short read from the read cache; returns the number of
-    /// bytes.
-    fn read_cached(&self, piece: &Piece, is_short: bool, out: &mut [u8]) -> usize {
-        if !is_short {
+    /// Serves the start of a piece from the read cache, if the cache takes its blocks; returns the
+    /// number of bytes.
+    fn read_cached(&self, piece: &Piece, out: &mut [u8]) -> usize {
+        if !piece.is_kept {
             return 0;
         }
         let (mut served, mut out) = (0, out);
@@ -401,11 +398,15 @@ impl Drive {
         self.with_core(|core| core.counters_mut().media_read_bytes.add(media_bytes));
         let (bytes, result) = self.medium.read(segment, start, buffer).await;
         let mut damaged = Vec::new();
-        let result = result.map_err(|error| error.at_lba(first.lba));
-        let bytes = match &result {
-            Ok(()) => self.decode_group(pieces, bytes, start, out_at, out, &mut damaged).await,
-            Err(_) => bytes,
-        };
+        let result = result.map_err(|error| error.at_lba(first.lba)).map(|()| {
+            for piece in pieces {
+                let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
+                let out = piece.part_of(out, out_at);
+                if let Err(error) = self.decode_piece(piece, record, out) {
+                    damaged.push((piece, error, is_intact(piece, record, self.medium.cipher())));
+                }
+            }
+        });
         self.buffers.put(bytes, in_flight);
         match (result, pieces) {
             (Err(error), [piece]) => damaged.push((piece, error, false)),
@@ -423,56 +424,18 @@ impl Drive {
         Ok(())
     }
 
-    /// Decodes pieces that lie in `bytes`, which begins at `start` of their segment: the first ones
-    /// here, and of a long read the others on other threads. Adds pieces that cannot be decoded to
-    /// `damaged`, and whether the record of each is as it was written. Returns the buffer.
-    async fn decode_group<'p>(
-        &self,
-        pieces: &'p [Piece],
-        bytes: AlignedBuffer,
-        start: u32,
-        out_at: usize,
-        out: &mut [u8],
-        damaged: &mut Vec<Damaged<'p>>,
-    ) -> AlignedBuffer {
-        let mut decode = |pieces: &'p [Piece], bytes: &[u8], out: &mut [u8]| {
-            for piece in pieces {
-                let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
-                let out = piece.part_of(out, out_at);
-                if let Err(error) = self.decode_piece(piece, record, out) {
-                    damaged.push((piece, error, is_intact(piece, record, self.medium.cipher())));
-                }
-            }
-        };
-        let Some(workers) = self.workers_to_decode(pieces, &bytes, start) else {
-            decode(pieces, &bytes, out);
-            return bytes;
-        };
-        let bytes = Arc::new(bytes);
-        let (own, shares) = begin_shares(workers, pieces, &bytes, start, self.medium.cipher());
-        own.into_iter().for_each(|pieces| decode(pieces, &bytes, out));
-        for share in shares {
-            let its_own = share.pieces;
-            if !share.take(workers, out_at, out).await {
-                decode(its_own, &bytes, out);
-            }
-        }
-        Arc::into_inner(bytes).expect("work that has ended holds no buffer")
-    }
-
     /// Reads a piece of a frame that is damaged, or cannot be read, from its batch's parity.
     ///
     /// # Errors
     /// `error`, if the frame cannot be restored.
     async fn restore_piece(&self, piece: &Piece, out: &mut [u8], error: Error) -> Result<()> {
-        let Piece { generation, place, .. } = *piece;
-        let FramePlace { segment, offset, record_bytes, .. } = place;
+        let FramePlace { segment, record_bytes, .. } = piece.place;
         if self.core().has_metadata(segment) {
             // A block of a lost leaf.
             return self.count_damage(Err(error));
         }
         let mut decode = |record: &[u8]| self.decode_piece(piece, record, out).is_ok();
-        let place = RecordAddress { generation, segment, offset };
+        let place = piece.record_address();
         if self.restore_record(place, record_bytes, &mut decode).await.unwrap_or(false) {
             tracing::warn!(
                 lba = %piece.lba,
@@ -519,15 +482,11 @@ impl Drive {
 }
 
 /// Returns the payload of a frame, if header and payload are as the map says.
-pub(super) fn check_frame<'a>(
-    piece: &Piece,
-    record: &'a [u8],
-    cipher: &Cipher,
-) -> Result<Stored<'a>> {
-    let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
-    let place = RecordAddress { generation, segment, offset };
+fn check_frame<'a>(piece: &Piece, record: &'a [u8], cipher: &Cipher) -> Result<Stored<'a>> {
+    let place = piece.record_address();
+    let RecordAddress { generation, segment, offset } = place;
     let wrong = |what: &'static str| {
-        Error::new(ErrorKind::Corrupt, what).in_segment(segment).at_offset(u64::from(place.offset))
+        Error::new(ErrorKind::Corrupt, what).in_segment(segment).at_offset(u64::from(offset))
     };
     let header = Record::decode_with(record, place, cipher)?;
     let Record::Data { lba, lba_count, payload_checksum, .. } = header else {
@@ -543,7 +502,7 @@ pub(super) fn check_frame<'a>(
     let payload = payload.ok_or_else(|| wrong("a frame is truncated"))?;
     check_payload(payload, payload_checksum, place)?;
     let stored = Stored::of_frame(&header, payload, generation, cipher);
-    stored.map_err(|error| error.in_segment(segment).at_offset(u64::from(place.offset)))
+    stored.map_err(|error| error.in_segment(segment).at_offset(u64::from(offset)))
 }
 
 /// Returns whether header and payload of a record match their checksums.

@@ -8,7 +8,6 @@ use rand::RngExt;
 
 use super::*;
 use crate::base::seed::random;
-use crate::controller::core::Located;
 use crate::runtime::Backend;
 
 const SIZE: usize = 8 << 20;
@@ -21,10 +20,7 @@ struct Real {
 
 impl Real {
     fn new(codec: Codec) -> Self {
-        Self::of(Spec { codec, ..small(SIZE as u64, 100) })
-    }
-
-    fn of(spec: Spec) -> Self {
+        let spec = Spec { codec, ..small(SIZE as u64, 100) };
         let medium = MemMedium::new(1 << 30);
         let runtime = Runtime::new(Backend::Auto).unwrap();
         runtime.block_on(create(&medium, &spec)).unwrap();
@@ -109,76 +105,4 @@ fn noise_on_one_drive_leaves_the_other_compressed() {
     assert!(noisy.info().frame_bytes > SIZE as u64);
     assert!(texts.info().frame_bytes < SIZE as u64 / 8, "text was stored as it is");
     drives.iter().for_each(|(real, drive)| real.runtime.block_on(drive.close()).unwrap());
-}
-
-/// Returns blocks that are half compressible.
-fn half_noise(len: usize) -> Vec<u8> {
-    let mut data = payload::noise(&mut random(3), len);
-    data.chunks_mut(BLOCK_BYTES).for_each(|block| block[..BLOCK_BYTES / 2].fill(b'a'));
-    data
-}
-
-#[test]
-fn long_reads_are_decoded_by_several_threads() {
-    for (threads, form) in [(0, FrameForm::Solid), (2, FrameForm::Solid), (2, FrameForm::Blocks)] {
-        let codec = Codec::Zstd { level: 1 };
-        let real = Real::of(Spec { codec, frame_form: form, ..small(SIZE as u64, 100) });
-        let plain = half_noise(SIZE);
-        let drive = real.open();
-        real.runtime.block_on(drive.write(0, &plain)).unwrap();
-        real.runtime.block_on(drive.close()).unwrap();
-        let drive = real.open();
-        let workers = Workers::start(threads).unwrap();
-        drive.use_workers(workers.clone());
-        // Ends within frames, too.
-        let lens = [300_000, 1 << 20, 5000, 700_000];
-        let ranges = || (0..40).map(|at| (at * 150_000, lens[at % lens.len()]));
-        let read = async |(offset, len)| {
-            let mut bytes = vec![0; len];
-            drive.read(offset as u64, &mut bytes).await.unwrap();
-            assert!(bytes == plain[offset..][..len], "{threads} threads, {form:?}, {offset}");
-        };
-        let _ = read((0, 1 << 20)).now_or_never();
-        real.runtime.block_on(join_all(ranges().map(read)));
-        // With concurrent reads, this thread decodes the frames that the other threads have no time
-        // for. With one read at a time, they have time for all.
-        let before = workers.worked_aside();
-        ranges().for_each(|range| real.runtime.block_on(read(range)));
-        let passed_on = workers.worked_aside() - before;
-        assert!(passed_on >= 30, "{threads} threads, {form:?}: {passed_on} were passed on");
-        real.runtime.block_on(drive.close()).unwrap();
-    }
-}
-
-/// A damaged frame is restored, or fails only its own blocks, on any thread.
-#[test]
-fn damage_in_what_others_decode_is_found_here() {
-    let world = World::new(Spec { codec: Codec::Zstd { level: 1 }, ..small(4 << 20, 8) });
-    let plain = half_noise(1 << 20);
-    let drive = world.open();
-    world.write(&drive, 0, &plain).unwrap();
-    let located = drive.with_core(|core| core.locate(Lba(200)));
-    let Located::Run { mapping: Mapping::Frame { place, .. }, .. } = located else {
-        panic!("a block was not written")
-    };
-    let drive = world.reopen(drive);
-    let read = |drive: &Drive, workers: &Workers| {
-        drive.use_workers(workers.clone());
-        let before = workers.worked_aside();
-        let result = world.read(drive, 0, plain.len());
-        assert!(workers.worked_aside() > before, "nothing was passed on");
-        result
-    };
-    let workers = Workers::start(0).unwrap();
-    let at = place.offset + place.record_bytes - 9;
-    world.flip(place.segment.0, at);
-    let drive = world.reopen(drive);
-    assert!(read(&drive, &workers).unwrap() == plain, "it is restored from parity");
-    let drive = world.reopen(drive);
-    world.flip(place.segment.0, at);
-    world.flip_for_good(place.segment.0, at);
-    let error = read(&drive, &workers).unwrap_err();
-    assert_eq!((error.kind(), error.lba()), (ErrorKind::Corrupt, Some(Lba(200 / 8 * 8))));
-    assert!(world.read(&drive, 0, 190 << 12).unwrap() == plain[..190 << 12]);
-    world.kill(drive);
 }
