@@ -26,21 +26,6 @@
 //! **Recovery** builds a core from the newest checkpoint and then calls the same private doors as
 //! live traffic for every record of the log after it: `map_frame`, `map_range`, `map_moved`,
 //! `enter_segment`, `note_batch`. So a replay arrives at the state that the drive had.
-//!
-//! **To several cores.** One thread owns the core and stays its only owner. Work that can leave
-//! that thread already enters and leaves the core as values:
-//! * *Compression.* [`Core::append_write`] and [`Core::move_frame`] never call a codec. The first
-//!   takes a closure that writes the payload at its place in the batch buffer: with one thread it
-//!   compresses there directly, without a copy; with several it copies a payload that a front end
-//!   has compressed on its own thread. The second takes encoded frames. Metadata is compressed in
-//!   the call: checkpoints are written from the core's own thread.
-//! * *Reading and decompression* need only the result of [`Core::locate`]: the place of a frame,
-//!   the generation of its segment, and a pin that keeps the segment from being freed.
-//! * *Checksums, framing and protocol* do not use the core.
-//!
-//! The work left in the core per 4 KiB request is the map, the live bytes, a record header and one
-//! copy of the compressed bytes. Front ends will send their calls through a queue instead of
-//! [`std::cell::RefCell`], and [`Wakes`] will be answers in the other direction.
 
 #![warn(
     clippy::cast_possible_truncation,
