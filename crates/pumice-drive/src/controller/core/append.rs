@@ -14,7 +14,7 @@ use super::super::log::packing::{
 };
 use super::super::map::{LivePiece, Lookup, Mapping};
 use super::super::place::{FrameAddress, FramePlace};
-use super::{Core, Purpose};
+use super::{Core, Purpose, Wakes};
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Lba, Result, SegmentId, SeqNo};
 use crate::codec::{BlockTable, Compressor, Encoding};
@@ -29,7 +29,7 @@ use crate::format::{
 pub(crate) enum Attempt {
     /// The change is appended and mapped.
     Done,
-    /// There is no room yet: try again after [`super::Wakes::PROGRESS`].
+    /// There is no room yet: try again after [`Wakes::PROGRESS`].
     Wait,
     /// A leaf of the map is not in memory, or the map has changed since the caller read it: look
     /// again.
@@ -228,9 +228,9 @@ impl Core {
             return Ok(Attempt::Changed);
         }
         self.push_range(record);
-        if self.is_refusing() {
+        if self.reclaim.is_refusing() {
             // The trim may have made room.
-            self.wake_collector();
+            self.wake(Wakes::COLLECTOR);
         }
         Ok(Attempt::Done)
     }
@@ -270,7 +270,8 @@ impl Core {
     /// Returns whether frames of a segment stay where a snapshot names them, so that differences
     /// from it are found by comparing places.
     pub(crate) fn stays_for_snapshot(&self, segment: SegmentId, reason: MoveReason) -> bool {
-        self.space.is_retained(segment) && (reason != MoveReason::Repair || self.is_rolling_back)
+        let may_move = reason == MoveReason::Repair && !self.snapshots.is_rolling_back();
+        self.space.is_retained(segment) && !may_move
     }
 
     /// Appends live blocks of several frames as one frame and maps them there, if `is_current`
@@ -356,7 +357,7 @@ impl Core {
     /// Puts a moved frame into the open batch of its stream, which has the room, and maps it.
     fn push_moved(&mut self, moved: &MovedFrame<'_>) {
         let copy = self.push_copy(moved);
-        self.note_moved(copy);
+        self.snapshots.note_moved(&mut self.space, copy);
     }
 
     /// Like [`Core::push_moved`], but the caller notes the frames that snapshots named.
@@ -370,7 +371,7 @@ impl Core {
         self.counters.moved_bytes.add(moved.record_bytes() as u64);
         let blocks: u32 = moved.sources.iter().map(|source| u32::from(source.blocks)).sum();
         assert_eq!(blocks, u32::from(moved.blocks), "each block of a moved frame has a source");
-        self.carries_dead |= moved.sources.iter().any(|source| source.birth == SeqNo(0));
+        self.reclaim.carries_dead |= moved.sources.iter().any(|source| source.birth == SeqNo(0));
         let table = table_of(moved.blocks, moved.encoding, moved.payload);
         self.map_copy(moved.lba, place, moved.sources.iter().copied(), table)
     }
@@ -449,7 +450,7 @@ impl Core {
         table: Option<BlockTable>,
     ) {
         let moved = self.map_copy(lba, place, sources, table);
-        self.note_moved(moved);
+        self.snapshots.note_moved(&mut self.space, moved);
     }
 
     fn map_copy(

@@ -35,20 +35,18 @@ impl Core {
     /// is unknown which writes that would make durable.
     pub(crate) fn sync_failed(&mut self, error: &Error) {
         self.bad_segment = None;
-        self.has_failed_sync = true;
         self.poison(error);
     }
 
     /// Returns the bad segment that the superblock does not yet name.
     pub(crate) fn bad_segment(&self) -> Option<SegmentId> {
-        self.bad_segment.filter(|_| !self.has_failed_sync)
+        self.bad_segment
     }
 
     /// Returns the superblock that names the new bad segment, for one write; `None` if there is
     /// none, or no room to name it. The caller has the turn, and no sync is under way.
     pub(crate) fn superblock_with_bad_segment(&mut self) -> Option<Superblock> {
-        let segment = self.bad_segment()?;
-        self.bad_segment = None;
+        let segment = self.bad_segment.take()?;
         let mut superblock = self.next_superblock();
         let is_new = !superblock.bad_segments.contains(&segment);
         if !is_new || superblock.bad_segments.len() >= BAD_SEGMENTS_MAX {

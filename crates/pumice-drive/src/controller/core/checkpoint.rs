@@ -158,7 +158,7 @@ impl Core {
             return false;
         }
         // Requests wait for it, however little was written: moving metadata dirties leaves, too.
-        if self.has_too_many_changed_leaves() || self.has_long_tables() {
+        if self.has_too_many_changed_leaves() || self.snapshots.has_long_tables() {
             return true;
         }
         let counted = checkpoints.newest.begun_at_bytes.saturating_add(checkpoints.own_bytes);
@@ -169,7 +169,7 @@ impl Core {
         let dirty_bytes = self.map.dirty_bytes();
         let paid_off = (dirty_bytes as u64).saturating_mul(COST_DIVISOR).max(DISTANCE_BYTES_MIN);
         since >= self.settings.checkpoint_bytes.min(paid_off)
-            || dirty_bytes > self.dirty_bytes_max / 4 * 3
+            || dirty_bytes > self.reserves.dirty_bytes_max / 4 * 3
             || self.map.dirty_leaves() > DIRTY_LEAVES_MAX
     }
 
@@ -189,7 +189,7 @@ impl Core {
     /// crash in it, followed by another leaves no more than that to recovery: see
     /// [`super::super::recovery`].
     fn has_too_many_changed_leaves(&self) -> bool {
-        let most = self.dirty_bytes_max;
+        let most = self.reserves.dirty_bytes_max;
         self.map.dirty_bytes() + self.map.frozen_bytes() > most
             || self.map.unsaved_bytes() / 2 > most
     }
@@ -259,7 +259,7 @@ impl Core {
             forward_lists: Vec::new(),
             lost_pieces: 0,
             lost_until: SeqNo(0),
-            rolled_back: self.snapshots().rolled_back(),
+            rolled_back: self.snapshots.rolled_back(),
         };
         let (table, dropped) = (self.space.table(), dropped.collect());
         assert_eq!(table.len(), root.segment_count as usize, "a checkpoint has all segments");
@@ -267,7 +267,7 @@ impl Core {
             self.begin_change(action, &root, &table);
         }
         let snapshots = self.snapshots.next_list();
-        let forwards = self.forwards.begin_checkpoint();
+        let forwards = self.snapshots.forwards_mut().begin_checkpoint();
         Ok(Begun { root, table, dropped, snapshots, forwards })
     }
 
@@ -339,7 +339,7 @@ impl Core {
         let Some(appended) = self.append_meta(position, &piece.raw, compressor)? else {
             return Ok(false);
         };
-        self.forwards.written(piece.of, appended.place);
+        self.snapshots.forwards_mut().written(piece.of, appended.place);
         Ok(true)
     }
 
@@ -390,7 +390,7 @@ impl Core {
         assert!(checkpointed >= self.checkpoints.checkpointed(), "a checkpoint never moves back");
         assert!(checkpointed <= self.log.durable_seq(), "a checkpoint covers only durable batches");
         assert!(!lists.is_empty(), "a checkpoint has a root");
-        let superseded = self.forwards.end_checkpoint();
+        let superseded = self.snapshots.forwards_mut().end_checkpoint();
         self.end_change(named, &lists);
         self.release_all(&superseded);
         let superseded = self.map.end_checkpoint();
@@ -415,7 +415,7 @@ impl Core {
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
     pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
         self.check_turn();
-        let written = self.forwards.abandon_checkpoint();
+        let written = self.snapshots.forwards_mut().abandon_checkpoint();
         self.release_all(&written);
         self.abandon_change();
         self.map.abandon_checkpoint();
@@ -434,7 +434,7 @@ impl Core {
     /// will not name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
-        let tables = self.forwards.metadata();
+        let tables = self.forwards().metadata();
         let all = lists.chain(self.map.superseded_addresses()).chain(tables);
         all.filter(|place| place.segment == segment).map(|place| u64::from(place.bytes)).sum()
     }
@@ -442,7 +442,7 @@ impl Core {
     /// Returns every metadata record that is live while no checkpoint is being written.
     pub(crate) fn metadata(&self) -> Vec<MetadataAddress> {
         let map = self.map.metadata_addresses().chain(self.map.superseded_addresses());
-        let tables = self.forwards.metadata();
+        let tables = self.forwards().metadata();
         map.chain(self.checkpoints.newest.lists.iter().copied()).chain(tables).collect()
     }
 

@@ -5,16 +5,11 @@
 //! the drive. So no segment that such a snapshot needs is emptied, from the step that begins the
 //! checkpoint which names the clone: that checkpoint has the tables of all segments emptied before.
 
-use uuid::Uuid;
-
 use super::super::map::{Lookup, Mapping};
-use super::{Attempt, Core, SegmentSet};
+use super::{Attempt, Core};
 use crate::base::units::len_u32;
-use crate::base::{Error, ErrorKind, Lba, Remedy, Result, SeqNo};
-use crate::format::{CLONES_MAX, Record, RegisteredClone, Snapshot, check_clone_path};
-
-/// Clones that a message names.
-const NAMED_MAX: usize = 3;
+use crate::base::{Lba, Result, SeqNo};
+use crate::format::{Record, Snapshot};
 
 impl Core {
     /// Returns the number of blocks of the disk, from the first on, that read from the origin of a
@@ -78,73 +73,5 @@ impl Core {
             return Ok(Attempt::Changed);
         }
         self.append_range(&Record::Fill { lba, lba_count: blocks, byte: 0 })
-    }
-
-    /// Returns an error if a snapshot that would go has clones.
-    pub(super) fn check_uncloned(&self, goes: &impl Fn(SeqNo) -> bool) -> Result<()> {
-        let mut cloned = self.snapshots.kept().iter().map(|kept| &kept.entry);
-        let cloned = cloned.find(|entry| goes(entry.watermark) && !entry.clones.is_empty());
-        let Some(entry) = cloned else { return Ok(()) };
-        let named = entry.clones.iter().take(NAMED_MAX).map(|clone| clone.path.as_str());
-        let mut clones = named.collect::<Vec<_>>().join(", ");
-        if let Some(more) = entry.clones.len().checked_sub(NAMED_MAX).filter(|&more| more > 0) {
-            clones += &format!(" and {more} more");
-        }
-        let what = format!(
-            "the snapshot {} is the origin of {clones}: flatten each to make it independent",
-            entry.name
-        );
-        Err(Error::new(ErrorKind::Busy, what).with_remedy(Remedy::Forget))
-    }
-
-    /// Checks that a clone can be registered.
-    ///
-    /// # Errors
-    /// `InvalidInput`, `AlreadyExists`, `NoSpace`, `Corrupt`; `Busy` while the key is replaced.
-    pub(super) fn check_new_clone(&self, of: SeqNo, clone: &RegisteredClone) -> Result<()> {
-        check_clone_path(&clone.path)?;
-        if self.is_rekeying {
-            // Data that the clone needs would stay under the earlier key.
-            let what = "the key of the drive is being replaced: wait until this ends";
-            return Err(Error::new(ErrorKind::Busy, what));
-        }
-        let kept = self.snapshots.kept();
-        let all = kept.iter().map(|kept| kept.entry.clones.len()).sum::<usize>();
-        if all >= CLONES_MAX {
-            let what = format!("the drive has {all} clones, the maximum: flatten some");
-            return Err(Error::new(ErrorKind::NoSpace, what));
-        }
-        let Some(kept) = kept.iter().find(|kept| kept.entry.watermark == of) else { return Ok(()) };
-        if let Some(damage) = &kept.damage {
-            return Err(Error::new(ErrorKind::Corrupt, damage.clone()));
-        }
-        if kept.entry.is_bookmark {
-            let what = format!("{} is a bookmark, which has no data", kept.entry.name);
-            return Err(Error::new(ErrorKind::InvalidInput, what));
-        }
-        if kept.entry.clones.iter().any(|other| other.drive == clone.drive) {
-            let what = format!("the clone {} is registered already", clone.path);
-            return Err(Error::new(ErrorKind::AlreadyExists, what));
-        }
-        Ok(())
-    }
-
-    /// Keeps garbage collection away from exactly those segments that are needed by snapshots which
-    /// views or clones read.
-    pub(super) fn fix_read(&mut self) {
-        let mut fixed = SegmentSet::default();
-        for kept in self.snapshots.kept().iter().filter(|kept| self.snapshots.is_read(kept)) {
-            kept.retained.iter().for_each(|segment| {
-                fixed.insert(segment);
-            });
-        }
-        self.space.fix_only(|segment| fixed.contains(segment));
-    }
-
-    /// Returns the snapshot that has a clone, if there is one.
-    pub(crate) fn origin_of(&self, clone: Uuid) -> Option<SeqNo> {
-        let mut kept = self.snapshots.kept().iter();
-        let has = |drives: &[RegisteredClone]| drives.iter().any(|found| found.drive == clone);
-        kept.find(|kept| has(&kept.entry.clones)).map(|kept| kept.entry.watermark)
     }
 }

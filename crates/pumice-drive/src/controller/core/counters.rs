@@ -64,6 +64,11 @@ impl Counters {
         }
     }
 
+    /// Returns the number of writes and trims of the host since the opening.
+    pub(crate) fn host_changes(&self) -> u64 {
+        self.writes.get() + self.trims.get()
+    }
+
     /// Returns the counters that batch headers carry.
     pub(crate) fn totals(&self) -> Totals {
         Totals {

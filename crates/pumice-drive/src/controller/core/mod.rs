@@ -7,11 +7,9 @@
 //!   core:    room        is there room, may a request run, reserves
 //!            append      room -> record -> map -> live bytes, in one call
 //!            checkpoint  the content of a checkpoint, the records it makes dead
-//!            collect     the segment to empty next, the credit that it earns
-//!            compact     when space is given back to the medium
-//!            warm        free segments kept for fast flushes
+//!            snapshots   the list, the segments that each needs, the places of moved frames
+//!            reclaim     what to empty, keep or give back, and how full the drive is
 //!            bad         segments that cannot be written
-//!            full        the share in use, warnings
 //!            |
 //!            map         block -> frame        space       live bytes of each segment
 //!            log         order of batches      counters
@@ -38,28 +36,18 @@ mod append;
 mod bad;
 mod checkpoint;
 mod clones;
-mod collect;
-mod compact;
 mod counters;
-mod forwards;
-mod full;
 mod lost;
-mod low_room;
 mod pieces;
+mod reclaim;
 mod rekey;
 mod reserves;
 mod resize;
-mod retained;
-mod rollback;
 mod room;
-mod segment_set;
 mod snapshots;
-mod unreadable;
-mod warm;
 
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
-use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
@@ -72,29 +60,22 @@ use crate::format::{
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, MoveReason, table_of};
 pub(crate) use lost::LOSE_ATTEMPTS;
 use lost::LostLeaves;
-use low_room::LowRoom;
 
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
-pub(crate) use collect::{Collector, Victim};
-pub(crate) use compact::{Compaction, GivesBack, Occupied};
 pub(crate) use counters::Counters;
-pub(crate) use forwards::{Forwards, PendingPiece};
-pub(crate) use full::Fullness;
 pub(crate) use pieces::LeafPiece;
-pub(crate) use reserves::{
-    RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
-};
+use reclaim::Reclaim;
+pub(crate) use reclaim::{FreeWork, GIVE_UP_NS, GivesBack, Occupied, Victim};
+use reserves::Reserves;
+pub(crate) use reserves::{RESERVED_SEGMENTS, SEGMENTS_MIN, meta_segments, usable_segment_bytes};
 pub(crate) use resize::Evacuation;
-pub(crate) use retained::{Emptying, MetadataCopy, RetainedMove};
-pub use rollback::Condition;
-pub(crate) use rollback::KeptDisk;
 use room::Background;
 pub(crate) use room::Purpose;
-pub(crate) use segment_set::SegmentSet;
-pub use snapshots::NewSnapshot;
-pub(crate) use snapshots::{CheckpointAction, Edit, Kept, RETAINED_BYTES_MAX, Snapshots};
-pub(crate) use unreadable::GIVE_UP_NS;
-pub(crate) use warm::{FreeWork, Warming};
+pub(crate) use snapshots::{
+    CheckpointAction, Edit, Emptying, Forwards, Kept, KeptDisk, MetadataCopy, PendingPiece,
+    RETAINED_BYTES_MAX, RetainedMove, SegmentSet, Snapshots,
+};
+pub use snapshots::{Condition, NewSnapshot};
 
 /// Thresholds of a drive for warnings about space, in per cent; 0 disables one.
 pub const WARN_THRESHOLDS_MAX: usize = 4;
@@ -187,9 +168,30 @@ pub(crate) struct LeafPlace {
     pub(crate) generation: u64,
 }
 
+/// The disk whose map the core has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The disk of the host.
+    Drive,
+    /// A snapshot, whose map names frames that may have been moved.
+    View,
+    /// A bookmark, whose frames may be gone.
+    Bookmark,
+}
+
+/// An operation on the whole drive, of which one runs at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exclusive {
+    /// Size or capacity is being changed.
+    Resize,
+    /// A key is being replaced.
+    Rekey,
+}
+
 /// All state of an open drive.
 pub(crate) struct Core {
     settings: Settings,
+    kind: Kind,
     superblock: Superblock,
     superblock_slot: u32,
     map: L2p,
@@ -197,44 +199,20 @@ pub(crate) struct Core {
     log: Log,
     counters: Counters,
     checkpoints: Checkpoints,
-    collector: Collector,
-    compaction: Compaction,
-    fullness: Fullness,
+    snapshots: Snapshots,
+    reclaim: Reclaim,
+    reserves: Reserves,
+    background: Background,
+    lost: LostLeaves,
     /// Segments opened in this epoch.
     segments_opened: u32,
-    lost: LostLeaves,
-    /// Segments reserved for checkpoints.
-    meta_segments: u32,
-    /// Bytes of dirty leaves that may wait for a checkpoint.
-    dirty_bytes_max: usize,
-    /// Whether size or capacity is being changed.
-    is_resizing: bool,
-    /// Whether a key is being replaced.
-    is_rekeying: bool,
+    exclusive: Option<Exclusive>,
     /// Whether [`Core::end`] was called.
     is_ending: bool,
     /// The newest empty batch, which vouches for the batches before it; 0 if there is none.
     vouching: SeqNo,
     /// The segment in which an append failed, until the superblock names it.
     bad_segment: Option<SegmentId>,
-    has_failed_sync: bool,
-    /// Whether a copy in the open batch of moved frames carries dead blocks along.
-    carries_dead: bool,
-    background: Background,
-    /// Segments that garbage collection left because part of them cannot be read.
-    unreadable: Vec<unreadable::Unreadable>,
-    warming: Warming,
-    room: LowRoom,
-    snapshots: Snapshots,
-    forwards: Forwards,
-    /// Number of changes, for any reason, in who needs which segments.
-    needs: u64,
-    /// Whether the disk is about to be rolled back: frames that snapshots need stay where they are.
-    is_rolling_back: bool,
-    /// Whether this is a snapshot, whose map names frames that may have been moved.
-    is_view: bool,
-    /// Whether this is a bookmark, whose frames may be gone.
-    is_bookmark: bool,
     wakes: Wakes,
 }
 
@@ -253,8 +231,10 @@ impl Core {
         let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0, false);
         let log = log.with_keys(settings.cipher.clone(), None);
         Self {
-            meta_segments: meta_segments(&shape, leaf_bytes, settings.map_cache_bytes),
-            dirty_bytes_max: dirty_bytes_max(&shape, leaf_bytes, settings.map_cache_bytes),
+            kind: Kind::Drive,
+            snapshots: Snapshots::new(superblock.segment_bytes, settings.map_cache_bytes),
+            reclaim: Reclaim::default(),
+            reserves: Reserves::new(&shape, leaf_bytes, settings.map_cache_bytes),
             settings,
             superblock,
             superblock_slot: 0,
@@ -263,28 +243,13 @@ impl Core {
             log,
             counters: Counters::default(),
             checkpoints: Checkpoints::new(newest),
-            collector: Collector::default(),
-            compaction: Compaction::default(),
-            fullness: Fullness::default(),
-            segments_opened: 0,
+            background: Background::default(),
             lost: LostLeaves::default(),
-            is_resizing: false,
-            is_rekeying: false,
+            segments_opened: 0,
+            exclusive: None,
             is_ending: false,
             vouching: SeqNo(0),
             bad_segment: None,
-            has_failed_sync: false,
-            carries_dead: false,
-            background: Background::default(),
-            unreadable: Vec::new(),
-            warming: Warming::default(),
-            room: LowRoom::default(),
-            snapshots: Snapshots::default(),
-            forwards: Forwards::default(),
-            needs: 0,
-            is_rolling_back: false,
-            is_view: false,
-            is_bookmark: false,
             wakes: Wakes::default(),
         }
     }
@@ -311,7 +276,7 @@ impl Core {
             );
         }
         let mut superblock = superblock;
-        if self.is_view {
+        if self.kind != Kind::Drive {
             // The map of a snapshot names segments that the drive had then.
             superblock.segment_count = self.space.segment_count();
         }
@@ -333,7 +298,7 @@ impl Core {
         assert!(self.superblock.watermark <= durable, "the superblock's watermark is durable");
         assert!(self.superblock_slot <= 1, "a medium has two superblock slots");
         assert!(
-            self.is_resizing || self.space.segment_count() == self.superblock.segment_count,
+            self.is_resizing() || self.space.segment_count() == self.superblock.segment_count,
             "the segment table has the segments of the superblock, except in a resize"
         );
     }
@@ -382,9 +347,25 @@ impl Core {
         &self.checkpoints
     }
 
-    /// Returns the state of garbage collection.
-    pub(crate) fn collector(&self) -> &Collector {
-        &self.collector
+    /// Returns the snapshots.
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
+    }
+
+    /// Returns the forwarding tables.
+    #[inline]
+    pub(crate) fn forwards(&self) -> &Forwards {
+        self.snapshots.forwards()
+    }
+
+    /// Returns the state of reclaiming space.
+    pub(crate) fn reclaim(&self) -> &Reclaim {
+        &self.reclaim
+    }
+
+    /// Returns the state of reclaiming space, for changes that concern nothing else.
+    pub(crate) fn reclaim_mut(&mut self) -> &mut Reclaim {
+        &mut self.reclaim
     }
 
     /// Returns the counters.
@@ -451,7 +432,7 @@ impl Core {
     #[inline]
     pub(crate) fn check_readable(&self, offset: u64, len: u64) -> Result<()> {
         self.check_range(offset, len)?;
-        if self.is_bookmark {
+        if self.kind == Kind::Bookmark {
             let what = "a bookmark has no data to read: use it as the start of a diff or a send";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
@@ -484,9 +465,9 @@ impl Core {
                 let (mapping, generation) = match mapping {
                     Mapping::Frame { place, index } => {
                         let generation = self.space.generation(place.segment);
-                        let (place, generation) = match self.is_view {
-                            true => self.forwarded(place, generation),
-                            false => (place, generation),
+                        let (place, generation) = match self.kind {
+                            Kind::Drive => (place, generation),
+                            _ => self.forwards().resolve(place, generation),
                         };
                         (Mapping::Frame { place, index }, generation)
                     }
@@ -495,12 +476,6 @@ impl Core {
                 Located::Run { mapping, blocks, generation }
             }
         }
-    }
-
-    /// Returns the bytes from `address` to the end of its batch, if they are still in a buffer.
-    #[inline]
-    pub(crate) fn in_memory(&self, address: FrameAddress) -> Option<&[u8]> {
-        self.log.in_memory(address)
     }
 
     /// Keeps a segment from being freed until [`Core::unpin`].
@@ -528,6 +503,19 @@ impl Core {
         self.space.occupy(segment, stream, generation)
     }
 
+    /// Installs the tables through which a snapshot or a bookmark is read: from now on
+    /// [`Core::locate`] returns the present places of frames, not those that the map names.
+    pub(crate) fn read_through(&mut self, forwards: Forwards, kind: Kind) {
+        assert_ne!(kind, Kind::Drive, "the tables of a drive come with its snapshots");
+        *self.snapshots.forwards_mut() = forwards;
+        self.kind = kind;
+    }
+
+    /// Returns the kind of disk whose map this is.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
     /// loaded, moved or reaped in the meantime.
     pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetadataAddress, content: Leaf) {
@@ -548,8 +536,8 @@ impl Core {
     /// Returns the present place of a leaf that the map names at `from`: a leaf of a snapshot may
     /// have been moved.
     pub(crate) fn leaf_at(&self, from: LeafPlace) -> LeafPlace {
-        let moved = self.forwards.metadata_at(from.place, from.generation);
-        let moved = moved.filter(|_| self.is_view);
+        let moved = self.forwards().metadata_at(from.place, from.generation);
+        let moved = moved.filter(|_| self.kind != Kind::Drive);
         moved.map_or(from, |(place, generation)| LeafPlace { place, generation })
     }
 
@@ -593,7 +581,7 @@ impl Core {
             | MetaKind::Snapshots
             | MetaKind::Retained
             | MetaKind::Root => {}
-            MetaKind::Forwards => self.forwards.touch(|&piece| piece == place),
+            MetaKind::Forwards => self.snapshots.forwards_mut().touch(|&piece| piece == place),
         }
     }
 
@@ -629,7 +617,7 @@ impl Core {
     pub(crate) fn batch_lacks_space(&mut self, seq: SeqNo, error: &Error) {
         self.warn_of_full_medium(error);
         self.log.not_written(seq);
-        self.zeroing_failed();
+        self.reclaim.zeroing_failed();
         self.wake(Wakes::PROGRESS);
         // Warm segments take space.
         self.wake(Wakes::WARMER);
@@ -640,7 +628,7 @@ impl Core {
     pub(crate) fn superblock_lacks_space(&mut self, error: &Error) {
         self.warn_of_full_medium(error);
         self.log.set_superblock_lacks_space(true);
-        self.zeroing_failed();
+        self.reclaim.zeroing_failed();
         self.wake(Wakes::PROGRESS);
         self.wake(Wakes::WARMER);
     }

@@ -32,7 +32,7 @@ impl Core {
             let (mapping, generation) = match mapping {
                 Mapping::Frame { place, index } => {
                     let generation = self.space.generation(place.segment);
-                    let (place, generation) = self.forwarded(place, generation);
+                    let (place, generation) = self.forwards().resolve(place, generation);
                     (Mapping::Frame { place, index }, generation)
                 }
                 mapping => (mapping, 0),

@@ -1,7 +1,7 @@
 //! The state of a new key: the generation from which it applies, and the segments left under the
 //! previous key. `maintenance::rekey` has the order of the steps and the crash argument.
 
-use super::{Core, Evacuation, Wakes};
+use super::{Core, Evacuation, Exclusive, Wakes};
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{KeyArea, generation};
 
@@ -16,19 +16,19 @@ impl Core {
     /// `Busy` if another change of the key, a resize or a compaction is under way; `InvalidInput`
     /// if snapshots prevent it.
     pub(crate) fn begin_rekey(&mut self) -> Result<()> {
-        if self.is_resizing || self.is_rekeying || self.is_being_compacted() {
+        if self.exclusive.is_some() || self.reclaim.is_being_compacted() {
             let what = "the drive is being resized, compacted or rekeyed: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        self.check_snapshots_to_rekey()?;
-        self.is_rekeying = true;
+        self.snapshots.check_rekey()?;
+        self.exclusive = Some(Exclusive::Rekey);
         Ok(())
     }
 
     /// Ends the replacement begun by [`Core::begin_rekey`], complete or not.
     pub(crate) fn end_rekey(&mut self) {
-        assert!(self.is_rekeying, "a replacement ends after it begins");
-        self.is_rekeying = false;
+        assert_eq!(self.exclusive, Some(Exclusive::Rekey), "a replacement ends after it begins");
+        self.exclusive = None;
         self.space.expire(0);
         self.space_was_freed();
         self.wake(Wakes::PROGRESS);
@@ -76,28 +76,5 @@ impl Core {
             Some(segment) => Evacuation::Stuck(segment),
             None => Evacuation::Left(left),
         }
-    }
-
-    /// Checks that snapshots allow everything to be moved.
-    ///
-    /// # Errors
-    /// `InvalidInput`, with the remedy.
-    pub(crate) fn check_snapshots_to_rekey(&self) -> Result<()> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
-        for kept in self.snapshots.kept() {
-            let name = &kept.entry.name;
-            if kept.damage.is_some() {
-                return invalid(format!(
-                    "the key cannot be replaced while snapshot {name} is damaged: delete it first"
-                ));
-            }
-            if !kept.entry.clones.is_empty() {
-                return invalid(format!(
-                    "the key cannot be replaced while clones read from snapshot {name}: flatten \
-                     them first"
-                ));
-            }
-        }
-        Ok(())
     }
 }

@@ -36,6 +36,24 @@ const _: () = assert!(
      one"
 );
 
+/// The reserves of a drive of one shape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserves {
+    /// Segments reserved for checkpoints.
+    pub(super) meta_segments: u32,
+    /// Bytes of dirty leaves that may wait for a checkpoint.
+    pub(super) dirty_bytes_max: usize,
+}
+
+impl Reserves {
+    pub(super) fn new(shape: &DriveShape, leaf_bytes: usize, map_cache_bytes: usize) -> Self {
+        Self {
+            meta_segments: meta_segments(shape, leaf_bytes, map_cache_bytes),
+            dirty_bytes_max: dirty_bytes_max(shape, leaf_bytes, map_cache_bytes),
+        }
+    }
+}
+
 /// Returns the bytes of records that a segment is assumed to hold: headers, padding and parity of
 /// its batches, and an end into which no frame fits, take no more than an atomic write would.
 pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
@@ -65,11 +83,7 @@ pub(crate) fn meta_segments(shape: &DriveShape, leaf_bytes: usize, map_cache_byt
 /// checkpoints, and no more than the cache, but at least two leaves: with less, every change waits
 /// for a checkpoint, which takes the room that garbage collection gains. A leaf has up to
 /// `leaf_bytes`.
-pub(crate) fn dirty_bytes_max(
-    shape: &DriveShape,
-    leaf_bytes: usize,
-    map_cache_bytes: usize,
-) -> usize {
+fn dirty_bytes_max(shape: &DriveShape, leaf_bytes: usize, map_cache_bytes: usize) -> usize {
     let reserved = meta_segments(shape, leaf_bytes, map_cache_bytes).checked_sub(1);
     let reserved = u64::from(reserved.expect("one segment is for checkpoints to write to"));
     // The rest is for the directory, the tables and the ends of segments.

@@ -1,7 +1,7 @@
 //! The state of resizing: the segments that are handed out, and the values that depend on the
 //! drive's shape. `maintenance::resize` has the order of the steps and the crash argument.
 
-use super::{Core, Purpose, Wakes, dirty_bytes_max, meta_segments};
+use super::{Core, Exclusive, Purpose, Reserves, Wakes};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Superblock, leaf_bytes_max};
@@ -26,11 +26,11 @@ impl Core {
     /// # Errors
     /// `Busy` if a resize or a change of the key is under way.
     pub(crate) fn begin_resize(&mut self) -> Result<()> {
-        if self.is_resizing || self.is_rekeying {
+        if self.exclusive.is_some() {
             let what = "the drive is being resized or rekeyed: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        self.is_resizing = true;
+        self.exclusive = Some(Exclusive::Resize);
         self.wake(Wakes::WARMER);
         Ok(())
     }
@@ -39,8 +39,8 @@ impl Core {
     /// checkpoint's table would be; withheld segments up to there are handed out again.
     pub(crate) fn end_resize(&mut self, segment_count: u32) {
         self.check_resizing();
-        self.is_resizing = false;
-        self.set_compacting(false);
+        self.exclusive = None;
+        self.reclaim.set_compacting(false);
         if self.space.segment_count() > segment_count {
             self.space.shrink(segment_count);
         }
@@ -55,52 +55,14 @@ impl Core {
         self.check_invariants();
     }
 
-    /// Checks that snapshots allow the segments from `end` on to be emptied.
-    ///
-    /// # Errors
-    /// `Busy` while a snapshot is taken; `InvalidInput`, with the remedy.
-    pub(crate) fn check_snapshots(&self, end: u32) -> Result<()> {
-        if self.snapshots.are_taken() {
-            let what = "the capacity cannot shrink while a snapshot is taken";
-            return Err(Error::new(ErrorKind::Busy, what));
-        }
-        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
-        for kept in self.snapshots.kept() {
-            let name = &kept.entry.name;
-            if kept.damage.is_some() {
-                return invalid(format!(
-                    "the capacity cannot shrink while snapshot {name} is damaged: delete it first"
-                ));
-            }
-            let is_gone = |segment: SegmentId| segment.0 >= end;
-            if !kept.entry.clones.is_empty() && kept.retained.iter().any(is_gone) {
-                return invalid(format!(
-                    "the capacity cannot shrink as far while clones read from snapshot {name} \
-                     beyond the new end: flatten them first"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that no snapshot is read: a reader keeps the frames that it needs in place.
-    ///
-    /// # Errors
-    /// `Busy`.
-    pub(crate) fn check_no_readers(&self, what: &str) -> Result<()> {
-        match self.snapshots.kept().iter().find(|kept| kept.readers > 0) {
-            None => Ok(()),
-            Some(kept) => {
-                let name = &kept.entry.name;
-                let what = format!("{what} while snapshot {name} is read");
-                Err(Error::new(ErrorKind::Busy, what))
-            }
-        }
+    /// Returns whether a resize is under way.
+    pub(super) fn is_resizing(&self) -> bool {
+        self.exclusive == Some(Exclusive::Resize)
     }
 
     /// Asserts that a resize is under way.
     fn check_resizing(&self) {
-        assert!(self.is_resizing, "the segments of a drive change in a resize only");
+        assert!(self.is_resizing(), "the segments of a drive change in a resize only");
     }
 
     /// Adds segments to the table; none of them is handed out yet.
@@ -143,7 +105,7 @@ impl Core {
             self.space.set_end(step);
         }
         // Compacting segments that hold dead bytes makes room before the new end.
-        self.set_compacting(step > end);
+        self.reclaim.set_compacting(step > end);
     }
 
     /// Returns the progress of emptying the segments from `end` on.
@@ -165,8 +127,7 @@ impl Core {
         let map_cache_bytes = self.settings.map_cache_bytes;
         self.log.set_shape(shape);
         let leaf_bytes = leaf_bytes_max(self.superblock.has_block_frames);
-        self.meta_segments = meta_segments(&shape, leaf_bytes, map_cache_bytes);
-        self.dirty_bytes_max = dirty_bytes_max(&shape, leaf_bytes, map_cache_bytes);
+        self.reserves = Reserves::new(&shape, leaf_bytes, map_cache_bytes);
         self.space_was_freed();
         self.wake(Wakes::COLLECTOR);
         self.wake(Wakes::PROGRESS);

@@ -191,7 +191,10 @@ impl Core {
                 return if comes_back || self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
             // Until a segment is free, the rest of the last one is not for smaller writes.
-            if purpose == Purpose::Data && self.is_refusing() && !self.has_segment_for_data() {
+            if purpose == Purpose::Data
+                && self.reclaim.is_refusing()
+                && !self.has_segment_for_data()
+            {
                 return if self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
             if self.must_wait_for_checkpoint() {
@@ -258,7 +261,7 @@ impl Core {
     /// anything, since nothing in them is live, and garbage collection plans to leave trims their
     /// share.
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
-        let metadata = self.meta_segments + self.retained_meta_segments();
+        let metadata = self.reserves.meta_segments + self.retained_meta_segments();
         match purpose {
             Purpose::Data => metadata + RESERVED_SEGMENTS,
             Purpose::Trim | Purpose::Lost | Purpose::Moved => metadata,
@@ -272,7 +275,7 @@ impl Core {
         if !self.space.has_retained() {
             return 0;
         }
-        let tables = self.forwards.dirty_bytes() as u64;
+        let tables = self.forwards().dirty_bytes() as u64;
         1 + self.segments_for_metadata(self.space.retained_meta_bytes() + tables)
     }
 
@@ -286,7 +289,7 @@ impl Core {
     /// retained, including that of the snapshot's checkpoint, and a checkpoint still finds room.
     pub(crate) fn segments_for_snapshot(&self) -> u32 {
         let metadata = self.space.meta_bytes() + self.map.dirty_bytes() as u64;
-        self.meta_segments + RESERVED_SEGMENTS + 3 + self.segments_for_metadata(metadata)
+        self.reserves.meta_segments + RESERVED_SEGMENTS + 3 + self.segments_for_metadata(metadata)
     }
 
     /// Returns whether there is room to move a few frames without touching the reserves.
@@ -340,7 +343,7 @@ impl Core {
             return Ok(false);
         }
         if let Some(tail) = self.log.tail(stream) {
-            self.note_left(tail.segment);
+            self.reclaim.note_left(tail.segment);
         }
         self.open_segment(stream);
         Ok(true)
@@ -351,7 +354,8 @@ impl Core {
     /// A copy that carries dead blocks along marks them as older than everything. The change that
     /// made them dead must not be lost without the copy, so it precedes the copy in the log.
     pub(crate) fn seal(&mut self, stream: Stream) {
-        let carries_dead = stream == Stream::Moved && std::mem::take(&mut self.carries_dead);
+        let carries_dead =
+            stream == Stream::Moved && std::mem::take(&mut self.reclaim.carries_dead);
         // A flush does not wait for batches that other streams seal after it was requested.
         let is_flushed = stream != Stream::Host && self.log.is_collecting();
         if carries_dead || is_flushed {
@@ -378,7 +382,7 @@ impl Core {
             let most = self.superblock.segment_bytes / OVERHEAD_DIVISOR;
             self.space.add_overhead(segment, overhead_bytes, most);
         } else {
-            self.collector.spend(media_bytes, stream);
+            self.reclaim.spend(media_bytes, stream);
         }
         self.wake(Wakes::WRITERS);
         if self.checkpoint_is_due() {

@@ -92,7 +92,7 @@ impl Drive {
                 let Some(left) = bytes_left.checked_sub(bytes) else { break };
                 bytes_left = left;
                 let address = FrameAddress::from(Wanted::of(leaf, at).place);
-                if at.place.bytes <= SPAN_BYTES && core.in_memory(address).is_none() {
+                if at.place.bytes <= SPAN_BYTES && core.log().in_memory(address).is_none() {
                     targets.push(Target { leaf, named, at });
                 }
             }

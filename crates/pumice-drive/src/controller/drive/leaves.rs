@@ -270,7 +270,7 @@ impl Drive {
         // A checkpoint may have written it a moment ago.
         let in_memory = {
             let core = self.core();
-            core.in_memory(FrameAddress::from(wanted.place)).map(|bytes| {
+            core.log().in_memory(FrameAddress::from(wanted.place)).map(|bytes| {
                 let record = bytes.get(..place.bytes as usize).unwrap_or_default();
                 decode_meta(self.medium.cipher(), record, &self.decompressor, wanted)
             })

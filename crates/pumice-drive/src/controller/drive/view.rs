@@ -107,11 +107,8 @@ impl Drive {
         let options = OpenOptions { read_only: true, ..options };
         let settings = settings(&*medium, &superblock, &options);
         let limits = Limits::for_map_cache(options.map_cache_bytes);
-        let mut recovered =
-            recovery::restore(&*medium, &superblock, settings, limits, forwards).await?;
-        if entry.is_bookmark {
-            recovered.core.be_bookmark();
-        }
+        let kept = (entry, forwards);
+        let recovered = recovery::restore(&*medium, &superblock, settings, limits, kept).await?;
         // Neither slot is ever written.
         let stored = StoredSuperblock { superblock, slot: 0 };
         Self::assemble(medium, clock, options, stored, recovered, 0).await
@@ -126,7 +123,7 @@ impl Drive {
         let are_in_memory = {
             let core = self.core();
             let mut copies = forwards.copies();
-            copies.any(|copied| core.in_memory(copied.address()).is_some())
+            copies.any(|copied| core.log().in_memory(copied.address()).is_some())
         };
         if are_in_memory { self.flush_all().await } else { Ok(()) }
     }

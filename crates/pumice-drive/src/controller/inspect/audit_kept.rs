@@ -161,7 +161,7 @@ impl Drive {
         let wrong = |error: Error| lost(entry, &run, &found, &error.chain());
         let in_memory = {
             let core = self.core();
-            let bytes = core.in_memory(FrameAddress::from(address));
+            let bytes = core.log().in_memory(FrameAddress::from(address));
             bytes.map(|bytes| check_record(bytes, address, self.medium.cipher()))
         };
         if let Some(checked) = in_memory {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::{Core, Forwards, GivesBack, Kept, Settings, table_of};
+use super::super::core::{Core, Forwards, GivesBack, Kept, Kind, Settings, table_of};
 use super::super::drive::superblocks::{self, copy_name};
 use super::super::log::copies::{damaged_copies, whole_record};
 use super::super::log::records::{Found, check_possible, records};
@@ -190,7 +190,8 @@ async fn check_view(
 ) -> Result<CheckReport> {
     let superblock = &superblock_of(superblock, entry);
     let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
-    let recovered = restore(medium, superblock, settings(medium), limits, forwards).await?;
+    let recovered =
+        restore(medium, superblock, settings(medium), limits, (entry, forwards)).await?;
     let report = CheckReport::default();
     check_recovered(medium, superblock, recovered, report, depth, progress).await
 }
@@ -210,7 +211,7 @@ async fn check_recovered(
         report.add(problem, None);
     }
     report.recovered_batches = batches;
-    let reader = match core.is_view() {
+    let reader = match core.kind() != Kind::Drive {
         // The view's map names frames that may have been moved, in segments that may be gone.
         true => {
             let reader = Reader::of_kept(medium, superblock, core.forwards());
@@ -351,7 +352,7 @@ impl Check<'_> {
 
     /// Returns the present place of a frame that the map names, and the generation there.
     fn place_of_data(&self, place: FramePlace) -> (FramePlace, u64) {
-        self.core.forwarded(place, self.core.space().generation(place.segment))
+        self.core.forwards().resolve(place, self.core.space().generation(place.segment))
     }
 
     fn check_accounting(&mut self, counted: &BTreeMap<SegmentId, u64>) {

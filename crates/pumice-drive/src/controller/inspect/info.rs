@@ -334,7 +334,7 @@ impl Drive {
             bucket: self.medium().bucket(),
             occupied_bytes: core.occupied().bytes,
             warm_bytes: core.warm_bytes(),
-            low_room_bytes: core.low_room(),
+            low_room_bytes: core.reclaim().low_room(),
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,
             medium_full: core.log().is_medium_full(),
             sequence: core.log().sealed_seq().0,
@@ -350,7 +350,7 @@ impl Drive {
         let counters = core.counters();
         let map = core.map().stats();
         Operations {
-            gc_victims: core.collector().victims(),
+            gc_victims: core.reclaim().victims(),
             joined_frames: counters.joined_frames.get(),
             meta_bytes: counters.meta_bytes.get(),
             checkpoints: core.checkpoints().completed(),

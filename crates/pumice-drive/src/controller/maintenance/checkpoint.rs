@@ -103,7 +103,7 @@ impl Drive {
     pub(crate) async fn run_checkpoints(&self) {
         let next = |core: &mut Core| {
             let ends = core.must_end();
-            (ends || core.must_yield() || core.checkpoint_is_due()).then_some(ends)
+            (ends || core.snapshots().must_yield() || core.checkpoint_is_due()).then_some(ends)
         };
         while !self.is_read_only() && !self.wait_for(&self.queues.checkpointer, next).await {
             let gone = self.with_core(Core::next_to_yield);
@@ -159,7 +159,7 @@ impl Drive {
             record_bytes: place.bytes,
             payload_checksum,
         };
-        let (has_snapshots, has_clones) = self.core().will_have_snapshots();
+        let (has_snapshots, has_clones) = self.core().snapshots().will_be_listed();
         let is_independent = self.core().will_be_independent();
         self.update_superblocks(|superblock| {
             superblock.checkpoint = Some(named);

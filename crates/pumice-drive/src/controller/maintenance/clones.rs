@@ -33,7 +33,7 @@ impl Drive {
     /// As [`Drive::register_clone`].
     pub async fn forget_clone(&self, clone: Uuid) -> Result<bool> {
         self.core().check_writable(0, 0)?;
-        let watermark = self.core().origin_of(clone);
+        let watermark = self.core().snapshots().origin_of(clone);
         let Some(watermark) = watermark else { return Ok(false) };
         self.edit(Edit::Forget(watermark, clone)).await?;
         Ok(true)

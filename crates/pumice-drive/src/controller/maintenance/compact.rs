@@ -1,8 +1,9 @@
 //! Giving back dead space to the medium: automatically while the host is quiet, and immediately on
 //! request.
 //!
-//! `core::compact` decides which space is given back, and when; garbage collection does the work,
-//! slowly unless it was requested, and leaves a segment half emptied when the host is back.
+//! `core::reclaim::compact` decides which space is given back, and when; garbage collection does
+//! the work, slowly unless it was requested, and leaves a segment half emptied when the host is
+//! back.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ struct Compacting<'a>(&'a Drive);
 
 impl Drop for Compacting<'_> {
     fn drop(&mut self) {
-        self.0.with_core(Core::end_compaction);
+        self.0.with_core(|core| core.reclaim_mut().end_compaction());
     }
 }
 

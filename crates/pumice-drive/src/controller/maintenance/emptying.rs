@@ -3,7 +3,7 @@
 //!
 //! This module does not know which segments these are.
 
-use super::super::core::{Core, Evacuation};
+use super::super::core::{Core, Evacuation, Wakes};
 use super::super::drive::Drive;
 use crate::base::{Error, ErrorKind, Result};
 
@@ -54,7 +54,7 @@ impl Drive {
                 let what = format!("{left} segments cannot be emptied: the drive is too full");
                 return Err(Error::new(ErrorKind::NoSpace, what));
             }
-            self.with_core(Core::wake_collector);
+            self.with_core(|core| core.wake(Wakes::COLLECTOR));
             self.clock.sleep_ns(LOOK_NS).await;
         }
     }

@@ -100,7 +100,7 @@ impl Drive {
             if is_of_medium {
                 // Nothing may ever die now, since writes are refused.
                 self.pause(REFUSED_RETRY_NS).await;
-                self.with_core(Core::collect_again);
+                self.with_core(|core| core.reclaim_mut().collect_again());
             }
         }
     }
@@ -260,7 +260,7 @@ impl Drive {
             return Ok(());
         }
         if mover.reason == MoveReason::GiveUp {
-            self.with_core(|core| core.forget_unreadable(segment));
+            self.with_core(|core| core.reclaim_mut().forget_unreadable(segment));
         } else if mover.has_unreadable && left_bytes > 0 {
             let now_ns = self.clock.now_ns();
             self.with_core(|core| core.note_unreadable(segment, now_ns));

@@ -50,7 +50,7 @@ impl Drive {
         let is_emptied = self.copy_metadata(&emptying).await?;
         drop(turn);
         self.with_core(|core| core.victim_scanned(segment));
-        let is_over = self.core().must_end() || self.core().is_void(&emptying);
+        let is_over = self.core().must_end() || self.core().snapshots().is_void(&emptying);
         if !is_emptied && !is_over {
             tracing::warn!(%segment, "a segment with maps of snapshots cannot be emptied for now");
             self.with_core(|core| core.set_stuck(segment));
@@ -87,7 +87,7 @@ impl Drive {
         self.with_core(Core::seal_all);
         self.flush_log().await?;
         Ok(self.with_core(|core| {
-            if core.is_void(emptying) {
+            if core.snapshots().is_void(emptying) {
                 return false;
             }
             core.note_metadata(of, &std::mem::take(&mut copies.all));

@@ -111,7 +111,7 @@ impl Drive {
         let _turn = self.turn().await;
         self.core().log().check_poison()?;
         // A clone may just have been registered in the superblocks.
-        self.core().check_snapshots_to_rekey()?;
+        self.core().snapshots().check_rekey()?;
         let since = self.core().next_key_since();
         assert!(since > area.since, "generations only grow");
         let earlier = cipher.newest().0.clone();
@@ -126,8 +126,8 @@ impl Drive {
     /// Waits until nothing is left in segments of an earlier generation.
     async fn move_to_key(&self, since: u64) -> Result<()> {
         let check_hindrance = |core: &Core| {
-            core.check_no_readers("the key cannot be replaced")?;
-            core.check_snapshots_to_rekey()
+            core.snapshots().check_no_readers("the key cannot be replaced")?;
+            core.snapshots().check_rekey()
         };
         self.until_emptied(|_| (), |core| core.rekeyed(since), check_hindrance).await
     }

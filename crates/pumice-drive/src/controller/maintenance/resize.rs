@@ -97,7 +97,7 @@ impl Drive {
         let mut resizing = Resizing { drive: self, segment_count: before.segment_count };
         let target = target(&before, &wanted)?;
         if target.segment_count < before.segment_count {
-            self.core().check_snapshots(target.segment_count)?;
+            self.core().snapshots().check_shrink(target.segment_count)?;
             self.reap_all().await?;
             let is_unknown = self.core().wants_measure();
             if is_unknown {
@@ -203,9 +203,9 @@ impl Drive {
     /// Waits until nothing is left in the segments from `end` on.
     async fn evacuate(&self, end: u32) -> Result<()> {
         let check_hindrance = |core: &Core| {
-            core.check_no_readers("the capacity cannot shrink")?;
+            core.snapshots().check_no_readers("the capacity cannot shrink")?;
             // A clone may have been registered meanwhile.
-            core.check_snapshots(end)
+            core.snapshots().check_shrink(end)
         };
         let step = |core: &mut Core| core.evacuate_step(end);
         self.until_emptied(step, |core| core.evacuation(end), check_hindrance).await

@@ -161,7 +161,7 @@ impl Drive {
         let is_whole = is_whole && !mover.has_left;
         let is_emptied = is_whole && self.with_core(|core| core.end_emptying(&emptying));
         self.with_core(|core| core.victim_scanned(segment));
-        let is_over = self.core().must_end() || self.core().is_void(&emptying);
+        let is_over = self.core().must_end() || self.core().snapshots().is_void(&emptying);
         if !is_emptied && !is_over {
             tracing::warn!(
                 %segment,
@@ -192,7 +192,7 @@ impl Drive {
             let before = scan.offset();
             let is_over = {
                 let core = self.core();
-                core.must_end() || core.is_void(emptying) || core.job_is_over()
+                core.must_end() || core.snapshots().is_void(emptying) || core.job_is_over()
             };
             if is_over {
                 return Ok(None);
@@ -288,7 +288,7 @@ impl Drive {
         let (needs, kept): (u64, Vec<Kept>) = {
             let core = self.core();
             let with_data = core.snapshots().kept().iter().filter(|kept| !kept.entry.is_bookmark);
-            (core.needs(), with_data.cloned().collect())
+            (core.snapshots().needs(), with_data.cloned().collect())
         };
         let (superblock, forwards) = self.core().to_read_kept();
         // The last batch in each segment, and the last batch contained in a snapshot so far.

@@ -94,7 +94,7 @@ impl Drive {
             self.compressor.replace(Compressor::new(after.codec).with_form(self.form));
         }
         if after.warn_percent != before.warn_percent {
-            self.with_core(|core| core.thresholds_changed());
+            self.with_core(|core| core.reclaim_mut().thresholds_changed());
         }
         let is_warn_overridden = self.options.warn_percent.is_some();
         Ok(SettingsChanged { before, after, is_warn_overridden })

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::super::core::{CheckpointAction, Core, Edit, NewSnapshot};
 use super::super::drive::Drive;
 use super::super::recovery::not_found;
+use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{RegisteredClone, Snapshot, check_snapshot_name};
 
@@ -256,14 +257,15 @@ fn info_at(core: &Core, at: usize) -> Option<SnapshotInfo> {
     let before = at.checked_sub(1).and_then(|before| all.get(before));
     let host_bytes_before = before.map_or(0, |before| before.entry.host_bytes);
     let entry = &kept.entry;
-    let [alone_bytes, shared_bytes] = core.bytes_retained(kept);
+    let [alone_bytes, shared_bytes] =
+        kept.bytes_retained(core.space(), core.superblock().segment_bytes);
     Some(SnapshotInfo {
         name: entry.name.clone(),
         guid: entry.guid,
         sequence: entry.watermark.0,
         created_seconds: entry.created_seconds,
         size_bytes: entry.size_bytes,
-        mapped_bytes: Core::mapped_bytes(entry),
+        mapped_bytes: entry.mapped_blocks.saturating_mul(BLOCK_BYTES as u64),
         live_bytes: if entry.is_bookmark { 0 } else { entry.live_bytes },
         written_bytes: entry.host_bytes.saturating_sub(host_bytes_before),
         alone_bytes,

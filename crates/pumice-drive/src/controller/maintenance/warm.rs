@@ -1,15 +1,15 @@
 //! Discarding warm segments that no flush needs any more, and zeroing the segment that the host
-//! gets next; `core::warm` decides which.
+//! gets next; `core::reclaim::warm` decides which.
 //!
 //! One task does both, one segment after the other, concurrently with everything else: a segment is
 //! held meanwhile, so nothing is in progress in it. Only this task ends a hold, and it runs as long
 //! as the drive: no segment is handed out while it is being discarded. A shrink waits until no
 //! segment that it removes is warm or held. While room is low, the task reserves space instead:
-//! `core::low_room`.
+//! `core::reclaim::low_room`.
 
 use std::sync::Arc;
 
-use super::super::core::{Core, FreeWork};
+use super::super::core::{Core, FreeWork, Wakes};
 use super::super::drive::Drive;
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::format::BATCH_ALIGNMENT;
@@ -36,7 +36,9 @@ impl Drive {
 
     /// Reserves the space that a drive keeps while room is low, before the drive is used.
     pub(in super::super) async fn settle_room(&self) {
-        let next = |core: &mut Core| core.has_low_room().then(|| core.begin_free_work()).flatten();
+        let next = |core: &mut Core| {
+            core.reclaim().has_low_room().then(|| core.begin_free_work()).flatten()
+        };
         while let Some(work) = self.with_core(next) {
             self.work_on_free(work).await;
         }
@@ -54,7 +56,7 @@ impl Drive {
             FreeWork::Zero(_) => self.zero(segment).await.unwrap_or_else(|error| {
                 let error = error.chain();
                 tracing::debug!(%segment, error, "cannot zero a free segment");
-                self.with_core(Core::zeroing_failed);
+                self.with_core(|core| core.reclaim_mut().zeroing_failed());
                 false
             }),
         };
@@ -75,14 +77,14 @@ impl Drive {
     /// Waits until no free segment is held or waits to be discarded, as the caller has arranged.
     pub(in super::super) async fn until_nothing_cools(&self) {
         // The space kept while room is low depends on the segments that snapshots retain.
-        self.with_core(Core::wake_warmer);
+        self.with_core(|core| core.wake(Wakes::WARMER));
         let is_over = |core: &mut Core| core.nothing_cools().then_some(());
         self.wait_for(&self.queues.progress, is_over).await;
     }
 
     /// Checks the space that is left for the medium, whenever this drive has changed it.
     pub(in super::super) fn look_at_room(&self) {
-        if self.core().has_low_room() {
+        if self.core().reclaim().has_low_room() {
             let left_bytes = self.medium.room();
             self.with_core(|core| core.note_room(left_bytes));
         }
@@ -131,7 +133,7 @@ impl Drive {
             };
             let bytes = zeroes.len() as u64;
             self.medium.append(segment, offset, zeroes).await?;
-            self.with_core(|core| core.note_zeroed(bytes));
+            self.with_core(|core| core.counters_mut().zeroed_bytes.add(bytes));
             // Half of the medium's time is left to the host.
             self.pause(self.clock.now_ns().saturating_sub(begun_ns)).await;
             if self.core().must_stop_zeroing() {

@@ -7,6 +7,7 @@
 //! disk. A frame that the host wrote lies where it was written, so if the bookmark does not name
 //! it, it is younger.
 
+use super::super::core::Kind;
 use super::super::drive::Drive;
 use super::super::place::FramePlace;
 use crate::base::units::len_u32;
@@ -38,7 +39,7 @@ impl Ages {
     pub(super) fn since(earlier: &Drive) -> Option<Self> {
         let core = earlier.core();
         let watermark = core.log().durable_seq();
-        core.is_bookmark().then_some(Self { watermark, last: None })
+        (core.kind() == Kind::Bookmark).then_some(Self { watermark, last: None })
     }
 
     /// Returns whether a block of a frame is as old as the bookmark, as far as is known, and the
@@ -81,7 +82,7 @@ impl Drive {
             if is_in_use && space.stream(place.segment) == Stream::Host {
                 return Vec::new();
             }
-            if let Some(bytes) = core.in_memory(place.address()) {
+            if let Some(bytes) = core.log().in_memory(place.address()) {
                 return decode(bytes).unwrap_or_default();
             }
         }

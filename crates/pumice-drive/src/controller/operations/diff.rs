@@ -349,7 +349,7 @@ impl Drive {
         loop {
             match self.with_core(|core| core.locate(Lba(at))) {
                 Located::Run { mapping: Mapping::Frame { place, index }, blocks, generation } => {
-                    let (place, generation) = self.core().forwarded(place, generation);
+                    let (place, generation) = self.core().forwards().resolve(place, generation);
                     let mapping = Mapping::Frame { place, index };
                     return Ok(Piece { mapping, generation, blocks, is_inherited: false });
                 }

@@ -245,7 +245,7 @@ impl Drive {
         let piece = Piece { place, generation, lba, index, wanted, target: 0, is_kept, is_alone };
         let decoded = {
             let core = self.core();
-            let bytes = core.in_memory(place.address());
+            let bytes = core.log().in_memory(place.address());
             bytes.map(|bytes| self.decode_piece(&piece, bytes, out))
         };
         match decoded {

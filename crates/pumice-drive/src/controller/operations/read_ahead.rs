@@ -109,7 +109,7 @@ impl Drive {
     fn is_at_hand(&self, place: &FramePlace, generation: u64, lba: Lba) -> bool {
         let address = place.address();
         let bytes = usize::from(place.blocks) * BLOCK_BYTES;
-        self.core().in_memory(address).is_some()
+        self.core().log().in_memory(address).is_some()
             || self.ahead.find(address, generation).is_some()
             || self.cache.has(frame_cache::Wanted { address, lba, bytes })
     }

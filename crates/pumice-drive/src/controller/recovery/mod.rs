@@ -33,7 +33,7 @@ mod snapshots;
 
 use std::collections::BTreeMap;
 
-use super::core::{Core, Forwards, KeptDisk, NewestCheckpoint, Restored, Settings};
+use super::core::{Core, Forwards, KeptDisk, Kind, NewestCheckpoint, Restored, Settings};
 use super::log::walk::{Cut, Walk, WalkEnd};
 use super::log::{LogEnd, Tail, Totals, closing_bytes};
 use super::map::L2p;
@@ -41,7 +41,7 @@ use super::options::MAP_CACHE_BYTES_DEFAULT;
 use super::space::Space;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
-use crate::format::{Root, Stream, Superblock};
+use crate::format::{Root, Snapshot, Stream, Superblock};
 use crate::media::AnyMedium;
 
 pub(crate) use equal::make_equal;
@@ -206,11 +206,12 @@ pub(crate) async fn restore(
     superblock: &Superblock,
     settings: Settings,
     limits: Limits,
-    forwards: Forwards,
+    (entry, forwards): (&Snapshot, Forwards),
 ) -> Result<Recovered> {
     let reader = Reader::of_kept(medium, superblock, &forwards);
     let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
-    core.read_through(forwards);
+    let kind = if entry.is_bookmark { Kind::Bookmark } else { Kind::View };
+    core.read_through(forwards, kind);
     let what = "a snapshot has no root";
     let root = root.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
     let (seq, checksum) = (root.watermark, root.watermark_checksum);

@@ -7,11 +7,12 @@
 //! cold --hold--> zeroed --end_hold--> warm
 //! ```
 //!
-//! A warm segment is one whose bytes have been written: `core::warm` says why that matters, and
-//! which segments stay so. A segment is *held* while its content is discarded or zeroed: it counts
-//! as free, and is not handed out until that has ended.
+//! A warm segment is one whose bytes have been written: `core::reclaim::warm` says why that
+//! matters, and which segments stay so. A segment is *held* while its content is discarded or
+//! zeroed: it counts as free, and is not handed out until that has ended.
 //!
-//! Where room is low ([`Space::set_room`], `core::low_room`) only warm segments are handed out.
+//! Where room is low ([`Space::set_room`], `core::reclaim::low_room`) only warm segments are handed
+//! out.
 
 use super::{FREE, Segment, Space, State};
 use crate::base::SegmentId;

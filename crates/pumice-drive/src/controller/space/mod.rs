@@ -23,7 +23,7 @@ pub(crate) use self::choice::Choice;
 pub use self::choice::benefit_over_cost;
 use std::collections::BTreeSet;
 
-use super::place::FramePlace;
+use super::place::{FramePlace, SegmentUse};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
 
@@ -313,6 +313,11 @@ impl Space {
     /// Returns the generation of a segment in use; 0 for a free segment or one that does not exist.
     pub(crate) fn generation(&self, segment: SegmentId) -> u64 {
         self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
+    }
+
+    /// Returns the present use of a segment.
+    pub(crate) fn use_of(&self, segment: SegmentId) -> SegmentUse {
+        SegmentUse { segment, generation: self.generation(segment) }
     }
 
     /// Marks a segment as open, as recovery finds it: the segment must be free or, having been

@@ -6,6 +6,7 @@ use futures_util::future::join;
 
 use super::*;
 use crate::base::seed::random;
+use crate::controller::core::Wakes;
 use crate::controller::tests::durability::survival::take_free_segments;
 
 const MIB: u64 = 1 << 20;
@@ -16,10 +17,10 @@ fn set_latency_ns(drive: &Drive, ns: u64) {
 
 /// Makes garbage collection free all segments that it can.
 async fn give_back(drive: &Drive, clock: &Runtime) {
-    drive.with_core(|core| core.set_compacting(true));
-    drive.with_core(Core::wake_collector);
+    drive.with_core(|core| core.reclaim_mut().set_compacting(true));
+    drive.with_core(|core| core.wake(Wakes::COLLECTOR));
     clock.sleep_ns(1_000_000_000).await;
-    drive.with_core(|core| core.set_compacting(false));
+    drive.with_core(|core| core.reclaim_mut().set_compacting(false));
 }
 
 /// Reads `len` bytes at the start of a disk, slowly, while they are overwritten and garbage

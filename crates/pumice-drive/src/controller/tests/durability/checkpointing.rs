@@ -5,6 +5,7 @@
 use super::survival::take_free_segments;
 use super::*;
 use crate::base::seed::random;
+use crate::controller::core::Wakes;
 
 const SIZE: u64 = 4 << 20;
 
@@ -49,7 +50,7 @@ fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     checkpoint_watched(&world, &drive, || {
         if !std::mem::replace(&mut is_short, true) {
             take_free_segments(&drive, 6);
-            drive.with_core(Core::wake_collector);
+            drive.with_core(|core| core.wake(Wakes::COLLECTOR));
         }
         assert!(!drive.core().space().is_free(empty), "freed under the checkpoint");
     });

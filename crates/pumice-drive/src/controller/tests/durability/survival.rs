@@ -11,7 +11,7 @@ use rand::RngExt;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::{Random, random};
-use crate::controller::core::MoveReason;
+use crate::controller::core::{MoveReason, Wakes};
 use crate::controller::log::records::records;
 use crate::controller::log::segment_scan::SegmentScan;
 use crate::controller::maintenance::Mover;
@@ -459,7 +459,7 @@ fn frames_of_a_segment_that_is_given_back_are_forgotten() {
     assert_eq!(drive.core().space().live_bytes_of(SegmentId(0)), 0);
     take_free_segments(&drive, 6);
     world.run(drive.checkpoint()).unwrap();
-    drive.with_core(Core::wake_collector);
+    drive.with_core(|core| core.wake(Wakes::COLLECTOR));
     world.run(world.runtime.sleep_ns(1_000_000_000));
     assert!(drive.core().space().is_free(SegmentId(0)), "too tame a test");
     assert!(matches!(drive.cache.begin(wanted, |_| ()), frame_cache::Lookup::Miss));

@@ -482,7 +482,7 @@ fn a_view_reads_copies_that_are_not_on_the_medium_yet() {
     world.run(drive.empty_retained(SegmentId(0))).unwrap();
     let are_in_memory = {
         let core = drive.core();
-        core.forwards().copies().any(|copied| core.in_memory(copied.address()).is_some())
+        core.forwards().copies().any(|copied| core.log().in_memory(copied.address()).is_some())
     };
     assert!(are_in_memory, "too tame a test: all is on the medium");
     database.compare_open(&drive);

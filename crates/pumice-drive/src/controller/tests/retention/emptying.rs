@@ -175,7 +175,7 @@ fn whatever_changes_who_needs_what_makes_an_emptying_void() {
             "a deletion" => world.run(database.delete(&drive, 2)),
             _ => drop(world.run(drive.roll_back("hour 1", false)).unwrap()),
         }
-        assert_eq!(drive.core().is_void(&emptying), is_end, "{what}");
+        assert_eq!(drive.core().snapshots().is_void(&emptying), is_end, "{what}");
         let has_ended = is_end && drive.with_core(|core| core.end_emptying(&emptying));
         assert!(!has_ended && drive.core().space().is_retained(victim), "{what}");
     }

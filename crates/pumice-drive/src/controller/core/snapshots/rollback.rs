@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
-use super::super::map::L2p;
-use super::super::space::Space;
-use super::Core;
+use super::super::super::map::L2p;
+use super::super::super::space::Space;
+use super::super::Core;
 use crate::base::{Result, SegmentId, SeqNo};
 
 /// Returns an error if an external condition makes an action impossible now. Must not call the
@@ -31,21 +31,20 @@ impl Core {
     /// Sets whether frames that snapshots need stay in place: they do while the snapshot that is to
     /// become the disk is read.
     pub(crate) fn set_rolling_back(&mut self, is_rolling_back: bool) {
-        self.is_rolling_back = is_rolling_back;
-        self.needs_changed();
-        self.fix_retained();
+        self.snapshots.is_rolling_back = is_rolling_back;
+        self.snapshots.needs_changed();
+        self.snapshots.fix_retained(&mut self.space);
     }
 
     /// Sets the last batch before the disk was last rolled back to a snapshot, from a checkpoint.
     pub(crate) fn set_rolled_back(&mut self, last: SeqNo) {
-        self.snapshots.set_rolled_back(last);
+        self.snapshots.rolled_back = last;
     }
 
     /// Makes the disk that of a snapshot, in memory: the map is the snapshot's, and the frames that
     /// were live then are live again. Everything else that the newest checkpoint names stays until
     /// this one is complete.
-    pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
-        self.needs_changed();
+    pub(in super::super) fn roll_back_to(&mut self, disk: KeptDisk) {
         self.snapshots.begin_rollback(disk.watermark, self.log.sealed_seq());
         let KeptDisk { watermark, mut map, space, lost_leaves, copies } = disk;
         let mut before: HashSet<u64> =

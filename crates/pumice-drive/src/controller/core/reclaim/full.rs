@@ -10,11 +10,12 @@
 //! segments are taken: each threshold once, until the share has fallen [`REARM_POINTS`] below it;
 //! the first refused write, and the end of refusal.
 
-use super::{Core, Purpose, WARN_THRESHOLDS_MAX};
+use super::super::{Core, Purpose, WARN_THRESHOLDS_MAX};
+use super::Reclaim;
 use crate::base::units::BLOCK_BYTES;
 use crate::format::{RECORD_HEADER_BYTES, Stream};
 
-use super::super::log::Fit;
+use super::super::super::log::Fit;
 
 /// The least distance below a threshold, in per cent of the capacity, that re-arms it.
 const REARM_POINTS: f64 = 2.0;
@@ -55,6 +56,19 @@ fn newly_passed(
     newly
 }
 
+impl Reclaim {
+    /// Returns whether a write was refused, and since then none was accepted and no segment for
+    /// data became free.
+    pub(in super::super) fn is_refusing(&self) -> bool {
+        self.fullness.is_refusing
+    }
+
+    /// Notes that the thresholds have changed: thresholds that are already passed are logged again.
+    pub(crate) fn thresholds_changed(&mut self) {
+        self.fullness.passed = Default::default();
+    }
+}
+
 impl Core {
     /// Returns the share of the space for data that is in use, in per cent.
     pub(crate) fn used_percent(&self) -> f64 {
@@ -64,13 +78,8 @@ impl Core {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let reserved = self.reserved_segments(Purpose::Data);
         let free = self.space.free_count();
-        let unfilled = |stream| {
-            let filled = self.log.filled(stream).map(u64::from);
-            filled.map_or(0, |filled| segment_bytes.saturating_sub(filled))
-        };
-        let has_begun_reserve = free < reserved;
-        let rest =
-            if has_begun_reserve || !self.fits_host_segment() { 0 } else { unfilled(Stream::Host) };
+        let has_rest = free >= reserved && self.fits_host_segment();
+        let rest = if has_rest { self.unfilled(Stream::Host) } else { 0 };
         let gainable =
             self.space.gainable_bytes(self.superblock.segment_bytes, self.gain_bytes_min());
         let above = u64::from(free.saturating_sub(reserved)) * segment_bytes;
@@ -79,7 +88,7 @@ impl Core {
         let segments = self.space.usable_count().saturating_sub(reserved);
         // Other streams fill their segments before they need another.
         let usable = (u64::from(segments) * segment_bytes)
-            .saturating_sub(unfilled(Stream::Moved) + unfilled(Stream::Meta));
+            .saturating_sub(self.unfilled(Stream::Moved) + self.unfilled(Stream::Meta));
         let used = usable.saturating_sub(available) as f64 * 100.0 / usable.max(1) as f64;
         used.min(ACCEPTING_PERCENT_MAX)
     }
@@ -92,21 +101,15 @@ impl Core {
             let needed = reserved + u32::from(!self.fits_host_segment());
             self.space.free_count() < needed
         };
-        let nothing_to_gain = self.collector.is_exhausted(self.space.changes());
+        let nothing_to_gain = self.reclaim.is_exhausted(&self.space);
         !self.settings.is_read_only
             && nothing_to_gain
             && !self.checkpoints.is_running()
-            && (self.fullness.is_refusing || has_no_room())
-    }
-
-    /// Returns whether a write was refused, and since then none was accepted and no segment for
-    /// data became free.
-    pub(super) fn is_refusing(&self) -> bool {
-        self.fullness.is_refusing
+            && (self.reclaim.fullness.is_refusing || has_no_room())
     }
 
     /// Returns whether a segment is free for data.
-    pub(super) fn has_segment_for_data(&self) -> bool {
+    pub(in super::super) fn has_segment_for_data(&self) -> bool {
         self.space.free_count() > self.reserved_segments(Purpose::Data)
     }
 
@@ -116,34 +119,34 @@ impl Core {
     }
 
     /// Notes that a request was refused for space.
-    pub(super) fn begin_full(&mut self, purpose: Purpose) {
-        if purpose == Purpose::Data && !self.fullness.is_refusing {
-            self.fullness.is_refusing = true;
+    pub(in super::super) fn begin_full(&mut self, purpose: Purpose) {
+        if purpose == Purpose::Data && !self.reclaim.fullness.is_refusing {
+            self.reclaim.fullness.is_refusing = true;
             tracing::error!(
                 drive = %self.superblock.uuid,
                 "the drive is full: writes are refused; trim unneeded data, or {}",
-                self.makes_room()
+                self.reclaim.makes_room()
             );
         }
     }
 
     /// Notes that a request of this purpose was accepted.
     #[inline]
-    pub(super) fn end_full(&mut self, purpose: Purpose) {
-        if purpose == Purpose::Data && self.fullness.is_refusing {
+    pub(in super::super) fn end_full(&mut self, purpose: Purpose) {
+        if purpose == Purpose::Data && self.reclaim.fullness.is_refusing {
             self.writes_are_accepted();
         }
     }
 
     /// Notes that a segment became free.
-    pub(super) fn space_was_freed(&mut self) {
-        if self.fullness.is_refusing && self.has_segment_for_data() {
+    pub(in super::super) fn space_was_freed(&mut self) {
+        if self.reclaim.fullness.is_refusing && self.has_segment_for_data() {
             self.writes_are_accepted();
         }
     }
 
     fn writes_are_accepted(&mut self) {
-        self.fullness.is_refusing = false;
+        self.reclaim.fullness.is_refusing = false;
         tracing::info!(drive = %self.superblock.uuid, "no longer full: writes are accepted");
     }
 
@@ -152,17 +155,12 @@ impl Core {
         self.settings.warn_percent.unwrap_or(self.superblock.warn_percent)
     }
 
-    /// Notes that the thresholds have changed: thresholds that are already passed are logged again.
-    pub(crate) fn thresholds_changed(&mut self) {
-        self.fullness.passed = Default::default();
-    }
-
     /// Logs the thresholds that were passed since the last call.
     pub(crate) fn warn_of_space(&mut self) {
         let (used_percent, thresholds) = (self.used_percent(), self.warn_percent());
         // With few segments, the coming and going of two is not worth a message.
         let rearm_points = REARM_POINTS.max(200.0 / f64::from(self.space.usable_count().max(1)));
-        let passed = &mut self.fullness.passed;
+        let passed = &mut self.reclaim.fullness.passed;
         // Of several thresholds passed in one step, only the highest is logged.
         if let Some(threshold) = newly_passed(passed, used_percent, rearm_points, thresholds).pop()
         {
@@ -170,8 +168,8 @@ impl Core {
                 drive = %self.superblock.uuid,
                 "{used_percent:.1} % of the {} is in use, above the warning threshold of \
                  {threshold} %: trim unneeded data, or {}",
-                if self.has_low_room() { "available space" } else { "capacity" },
-                self.makes_room()
+                if self.reclaim.has_low_room() { "available space" } else { "capacity" },
+                self.reclaim.makes_room()
             );
         }
     }

@@ -10,7 +10,8 @@
 //! A frame that was given up never comes back. But as long as it is kept, so is its whole segment,
 //! and a write must not be refused for the sake of a block that the host cannot read anyway.
 
-use super::{Core, Purpose};
+use super::super::{Core, Purpose};
+use super::Reclaim;
 use crate::base::SegmentId;
 
 /// How long after the first visit a frame, or a leaf of the map, is given up.
@@ -28,10 +29,17 @@ pub(super) struct Unreadable {
     since_ns: u64,
 }
 
+impl Reclaim {
+    /// Notes that the unreadable frames of a segment were given up.
+    pub(crate) fn forget_unreadable(&mut self, segment: SegmentId) {
+        self.unreadable.retain(|known| known.segment != segment);
+    }
+}
+
 impl Core {
     /// Returns whether unreadable frames of a segment were left there long enough.
     pub(crate) fn gives_up_unreadable(&self, segment: SegmentId, now_ns: u64) -> bool {
-        let known = self.unreadable.iter().find(|known| known.segment == segment);
+        let known = self.reclaim.unreadable.iter().find(|known| known.segment == segment);
         known.is_some_and(|known| {
             self.space.generation(segment) == known.generation
                 && now_ns.saturating_sub(known.since_ns) >= GIVE_UP_NS
@@ -40,18 +48,12 @@ impl Core {
 
     /// Notes that a part of a segment cannot be read and was left there.
     pub(crate) fn note_unreadable(&mut self, segment: SegmentId, now_ns: u64) {
-        let space = &self.space;
-        self.unreadable.retain(|known| space.generation(known.segment) == known.generation);
-        let is_known = self.unreadable.iter().any(|known| known.segment == segment);
-        if !is_known && self.unreadable.len() < SEGMENTS_MAX {
-            let generation = self.space.generation(segment);
-            self.unreadable.push(Unreadable { segment, generation, since_ns: now_ns });
+        let (all, space) = (&mut self.reclaim.unreadable, &self.space);
+        all.retain(|known| space.generation(known.segment) == known.generation);
+        if all.len() < SEGMENTS_MAX && all.iter().all(|known| known.segment != segment) {
+            let generation = space.generation(segment);
+            all.push(Unreadable { segment, generation, since_ns: now_ns });
         }
-    }
-
-    /// Notes that the unreadable frames of a segment were given up.
-    pub(crate) fn forget_unreadable(&mut self, segment: SegmentId) {
-        self.unreadable.retain(|known| known.segment != segment);
     }
 
     /// Returns a segment to empty although its unreadable frames are thereby given up, because
@@ -68,7 +70,7 @@ impl Core {
                 && self.space.gains_as_last_resort(known.segment, segment_bytes, room_bytes)
                     >= self.gain_bytes_min()
         };
-        let known = self.unreadable.iter().find(would_gain)?;
+        let known = self.reclaim.unreadable.iter().find(would_gain)?;
         Some((known.segment, known.since_ns))
     }
 }

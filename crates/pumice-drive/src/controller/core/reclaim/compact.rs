@@ -18,7 +18,9 @@
 //!
 //! `maintenance::gc` does the work; `maintenance::compact` requests it.
 
-use super::{Core, Purpose, Wakes};
+use super::super::super::space::Space;
+use super::super::{Core, Counters, Purpose, Wakes};
+use super::Reclaim;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::Stream;
 
@@ -61,7 +63,7 @@ pub(crate) struct GivesBack {
 struct CompactionJob {
     /// The excess at which it ends, in per cent of live bytes.
     percent: u32,
-    /// [`Core::host_changes`] at its start, if it ends when the host changes something.
+    /// [`Counters::host_changes`] at its start, if it ends when the host changes something.
     until_changes: Option<u64>,
     /// Segments in a row that gained too little.
     fruitless: u32,
@@ -69,10 +71,26 @@ struct CompactionJob {
     left: u32,
 }
 
+impl CompactionJob {
+    fn new(space: &Space, percent: u32, until_changes: Option<u64>) -> Self {
+        let left = space.segment_count().saturating_sub(space.all_free_count());
+        Self { percent, until_changes, fruitless: 0, left }
+    }
+
+    /// Returns the dead bytes that a segment must have to be emptied on a job.
+    fn gain_bytes_min(&self, segment_bytes: u32) -> u32 {
+        // If the excess is too large, the segment with the most dead bytes has more dead bytes than
+        // this.
+        let part = u64::from(segment_bytes) * u64::from(self.percent);
+        let half_share = part / (100 + u64::from(self.percent)) / 2;
+        u32::try_from(half_share).unwrap_or(segment_bytes).max(segment_bytes / GAIN_DIVISOR)
+    }
+}
+
 /// The state of giving space back.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
-    /// [`Core::host_changes`] at the last tick.
+    /// [`Counters::host_changes`] at the last tick.
     seen_changes: u64,
     /// Ticks since the host last changed something.
     quiet_ticks: u32,
@@ -81,7 +99,7 @@ pub(crate) struct Compaction {
     idle_ticks: u32,
     /// Ticks since the last search for empty segments.
     busy_ticks: u32,
-    /// [`super::Space::changes`] at the last search for empty segments.
+    /// [`Space::changes`] at the last search for empty segments.
     looked_at: Option<u64>,
     /// Whether empty segments should be freed, with a checkpoint if necessary.
     frees: bool,
@@ -114,12 +132,39 @@ impl Occupied {
     }
 }
 
-impl Core {
-    /// Returns the number of writes and trims of the host since the opening.
-    fn host_changes(&self) -> u64 {
-        self.counters.writes.get() + self.counters.trims.get()
+impl Compaction {
+    fn tick(&mut self, counters: &Counters) {
+        let (changes, reads) = (counters.host_changes(), counters.reads.get());
+        self.busy_ticks += 1;
+        let is_quiet = self.seen_changes == changes;
+        let is_idle = is_quiet && self.seen_reads == reads;
+        let ticks = |ticks: u32, continues| if continues { ticks.saturating_add(1) } else { 0 };
+        self.quiet_ticks = ticks(self.quiet_ticks, is_quiet);
+        self.idle_ticks = ticks(self.idle_ticks, is_idle);
+        (self.seen_changes, self.seen_reads) = (changes, reads);
+        self.job.take_if(|job| job.until_changes.is_some_and(|at| at != changes));
+    }
+}
+
+impl Reclaim {
+    /// Ends a compaction begun by [`Core::begin_compaction`], complete or not.
+    pub(crate) fn end_compaction(&mut self) {
+        self.compaction.is_asked = false;
+        self.compaction.job.take_if(|job| job.until_changes.is_none());
     }
 
+    /// Returns whether a compaction begun by [`Core::begin_compaction`] has not been ended.
+    pub(crate) fn is_being_compacted(&self) -> bool {
+        self.compaction.is_asked
+    }
+
+    /// Makes garbage collection give back newly freed space soon.
+    pub(in super::super) fn give_back_once(&mut self) {
+        self.compaction.frees = true;
+    }
+}
+
+impl Core {
     /// Returns the space that the drive occupies on its medium.
     pub(crate) fn occupied(&self) -> Occupied {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
@@ -136,55 +181,49 @@ impl Core {
     /// Checks, once a second, whether there is space to give back. Returns whether the drive has
     /// been idle long enough that buffers should be released.
     pub(crate) fn compaction_tick(&mut self) -> bool {
-        let (changes, reads) = (self.host_changes(), self.counters.reads.get());
-        let compaction = &mut self.compaction;
-        compaction.busy_ticks += 1;
-        let is_quiet = compaction.seen_changes == changes;
-        let is_idle = is_quiet && compaction.seen_reads == reads;
-        let ticks = |ticks: u32, continues| if continues { ticks.saturating_add(1) } else { 0 };
-        compaction.quiet_ticks = ticks(compaction.quiet_ticks, is_quiet);
-        compaction.idle_ticks = ticks(compaction.idle_ticks, is_idle);
-        (compaction.seen_changes, compaction.seen_reads) = (changes, reads);
-        compaction.job.take_if(|job| job.until_changes.is_some_and(|at| at != changes));
-        if !self.is_resizing && !self.must_end() {
+        self.reclaim.compaction.tick(&self.counters);
+        if !self.is_resizing() && !self.must_end() {
             self.look_for_empty_segments();
-            self.look_for_excess(changes);
+            self.look_for_excess();
         }
         if self.compaction_is_wanted() {
             self.wake(Wakes::COLLECTOR);
             return false;
         }
-        self.compaction.idle_ticks >= SHED_TICKS
+        self.reclaim.compaction.idle_ticks >= SHED_TICKS
     }
 
     fn look_for_empty_segments(&mut self) {
-        let is_quiet = self.compaction.quiet_ticks >= QUIET_TICKS;
-        let is_time = is_quiet || self.compaction.busy_ticks >= BUSY_TICKS;
+        let is_quiet = self.reclaim.compaction.quiet_ticks >= QUIET_TICKS;
+        let is_time = is_quiet || self.reclaim.compaction.busy_ticks >= BUSY_TICKS;
         let changes = Some(self.space.changes());
-        if !self.settings.gives_back.empty || !is_time || self.compaction.looked_at == changes {
+        if !self.settings.gives_back.empty
+            || !is_time
+            || self.reclaim.compaction.looked_at == changes
+        {
             return;
         }
-        self.compaction.busy_ticks = 0;
+        self.reclaim.compaction.busy_ticks = 0;
         let empty = self.space.empty_count() as u64 * u64::from(self.superblock.segment_bytes);
         // While the host is busy, a checkpoint must free at least as many bytes as it writes.
         let is_worth_it = is_quiet || empty >= self.map.dirty_bytes() as u64;
         if is_worth_it {
-            self.compaction.looked_at = changes;
+            self.reclaim.compaction.looked_at = changes;
         }
-        self.compaction.frees |=
+        self.reclaim.compaction.frees |=
             is_worth_it && (empty > 0 || (is_quiet && self.stale_stream().is_some()));
     }
 
-    fn look_for_excess(&mut self, changes: u64) {
+    fn look_for_excess(&mut self) {
         let Some(percent) = self.settings.gives_back.idle_percent else { return };
         let occupied = self.occupied();
         let segment_bytes = u64::from(self.superblock.segment_bytes);
-        let has_changed = self.compaction.rested_at.is_none_or(|at| {
+        let has_changed = self.reclaim.compaction.rested_at.is_none_or(|at| {
             let has_grown = occupied.excess() >= at.excess().saturating_add(segment_bytes);
             has_grown || occupied.live_bytes.saturating_add(segment_bytes) <= at.live_bytes
         });
-        let is_wanted = self.compaction.quiet_ticks >= QUIET_TICKS
-            && self.compaction.job.is_none()
+        let is_wanted = self.reclaim.compaction.quiet_ticks >= QUIET_TICKS
+            && self.reclaim.compaction.job.is_none()
             && !occupied.is_within(percent)
             && has_changed;
         if is_wanted {
@@ -194,13 +233,9 @@ impl Core {
                 live_bytes = occupied.live_bytes,
                 "the host is idle: freeing dead space"
             );
-            self.compaction.job = Some(self.new_job(percent, Some(changes)));
+            self.reclaim.compaction.job =
+                Some(CompactionJob::new(&self.space, percent, Some(self.counters.host_changes())));
         }
-    }
-
-    fn new_job(&self, percent: u32, until_changes: Option<u64>) -> CompactionJob {
-        let left = self.space.segment_count().saturating_sub(self.space.all_free_count());
-        CompactionJob { percent, until_changes, fruitless: 0, left }
     }
 
     /// Begins to empty segments until the excess is within `percent` of the live bytes, whatever
@@ -209,50 +244,34 @@ impl Core {
     /// # Errors
     /// `Busy` if a compaction, a resize or a change of the key is under way.
     pub(crate) fn begin_compaction(&mut self, percent: u32) -> Result<()> {
-        if self.is_resizing || self.is_rekeying || self.compaction.is_asked {
+        if self.exclusive.is_some() || self.reclaim.compaction.is_asked {
             let what = "the drive is being resized, compacted or rekeyed: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        self.compaction.is_asked = true;
-        self.compaction.frees = true;
-        self.compaction.job = Some(self.new_job(percent, None));
+        self.reclaim.compaction.is_asked = true;
+        self.reclaim.compaction.frees = true;
+        self.reclaim.compaction.job = Some(CompactionJob::new(&self.space, percent, None));
         self.wake(Wakes::COLLECTOR);
         self.wake(Wakes::WARMER);
         Ok(())
-    }
-
-    /// Ends a compaction begun by [`Core::begin_compaction`], complete or not.
-    pub(crate) fn end_compaction(&mut self) {
-        self.compaction.is_asked = false;
-        self.compaction.job.take_if(|job| job.until_changes.is_none());
-    }
-
-    /// Returns whether a compaction begun by [`Core::begin_compaction`] has not been ended.
-    pub(crate) fn is_being_compacted(&self) -> bool {
-        self.compaction.is_asked
     }
 
     /// Returns whether segments are still being emptied for a requested compaction, or warm ones
     /// still wait to be discarded.
     pub(crate) fn compacts_more(&self) -> bool {
         let is_emptying = |job: CompactionJob| job.until_changes.is_none();
-        self.compaction.job.is_some_and(is_emptying) || !self.nothing_cools()
-    }
-
-    /// Makes garbage collection give back newly freed space soon.
-    pub(super) fn give_back_once(&mut self) {
-        self.compaction.frees = true;
+        self.reclaim.compaction.job.is_some_and(is_emptying) || !self.nothing_cools()
     }
 
     /// Returns whether garbage collection has something to give back.
     pub(crate) fn compaction_is_wanted(&self) -> bool {
-        self.compaction.frees || self.job().is_some()
+        self.reclaim.compaction.frees || self.job().is_some()
     }
 
     /// Returns the job, unless the host has ended it.
     fn job(&self) -> Option<CompactionJob> {
-        let changes = self.host_changes();
-        self.compaction.job.filter(|job| job.until_changes.is_none_or(|at| at == changes))
+        let changes = self.counters.host_changes();
+        self.reclaim.compaction.job.filter(|job| job.until_changes.is_none_or(|at| at == changes))
     }
 
     /// Returns whether a segment being emptied must be left as it is: the host is back and nothing
@@ -264,7 +283,7 @@ impl Core {
     /// Returns whether the host is back and nothing else requires a segment to be emptied.
     pub(crate) fn job_is_over(&self) -> bool {
         let is_over = || self.job().is_none() && !self.must_collect();
-        self.compaction.is_emptying && is_over()
+        self.reclaim.compaction.is_emptying && is_over()
     }
 
     /// Returns whether garbage collection runs slowly because nothing waits for it.
@@ -274,17 +293,7 @@ impl Core {
 
     /// Notes whether a segment is emptied for a job.
     pub(super) fn note_job(&mut self) {
-        self.compaction.is_emptying = self.job().is_some() && !self.must_collect();
-    }
-
-    /// Returns the dead bytes that a segment must have to be emptied on a job.
-    fn job_gain_min(&self, job: CompactionJob) -> u32 {
-        let segment_bytes = self.superblock.segment_bytes;
-        // If the excess is too large, the segment with the most dead bytes has more dead bytes than
-        // this.
-        let part = u64::from(segment_bytes) * u64::from(job.percent);
-        let half_share = part / (100 + u64::from(job.percent)) / 2;
-        u32::try_from(half_share).unwrap_or(segment_bytes).max(segment_bytes / GAIN_DIVISOR)
+        self.reclaim.compaction.is_emptying = self.job().is_some() && !self.must_collect();
     }
 
     /// Returns whether another segment may be used for moving live data.
@@ -300,7 +309,8 @@ impl Core {
             return None;
         }
         let now = self.log.sealed_seq();
-        self.space.emptiest(now, self.superblock.segment_bytes, self.job_gain_min(job))
+        let segment_bytes = self.superblock.segment_bytes;
+        self.space.emptiest(now, segment_bytes, job.gain_bytes_min(segment_bytes))
     }
 
     /// Returns whether a checkpoint should free the segments emptied on a job.
@@ -315,7 +325,8 @@ impl Core {
             return None;
         }
         let job = self.job().filter(|job| !self.occupied().is_within(job.percent));
-        let gain_min = job.map_or(u32::MAX, |job| self.job_gain_min(job));
+        let segment_bytes = self.superblock.segment_bytes;
+        let gain_min = job.map_or(u32::MAX, |job| job.gain_bytes_min(segment_bytes));
         Stream::ALL.into_iter().find(|&stream| {
             let (Some(tail), Some(filled)) = (self.log.tail(stream), self.log.filled(stream))
             else {
@@ -332,7 +343,7 @@ impl Core {
 
     /// Notes that a segment was emptied for `moved_bytes`, which may end a job.
     pub(super) fn job_gained(&mut self, needed_bytes: u32, moved_bytes: u64) {
-        let Some(job) = &mut self.compaction.job else { return };
+        let Some(job) = &mut self.reclaim.compaction.job else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let promised = segment_bytes.saturating_sub(u64::from(needed_bytes));
         let gained = segment_bytes.saturating_sub(moved_bytes);
@@ -346,9 +357,9 @@ impl Core {
     /// Notes that no more space can be given back now: the next job waits until more data is
     /// dead.
     pub(super) fn rest_compaction(&mut self) {
-        self.compaction.frees = false;
-        if self.compaction.job.take().is_some() {
-            self.compaction.rested_at = Some(self.occupied());
+        self.reclaim.compaction.frees = false;
+        if self.reclaim.compaction.job.take().is_some() {
+            self.reclaim.compaction.rested_at = Some(self.occupied());
         }
     }
 }

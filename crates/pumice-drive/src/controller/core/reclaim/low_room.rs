@@ -13,9 +13,10 @@
 //! taken in time: garbage collection, checkpoints, waiting, the refusal of writes. Admitted changes
 //! have their space, and so do trims and the work that gives back space.
 
-use super::super::log::Tail;
+use super::super::super::log::Tail;
+use super::super::{Core, Purpose, Wakes};
+use super::Reclaim;
 use super::warm::FreeWork;
-use super::{Core, Purpose, Wakes};
 use crate::base::SegmentId;
 use crate::format::Stream;
 
@@ -51,24 +52,30 @@ pub(crate) struct LowRoom {
     tries: u32,
 }
 
-impl Core {
-    /// Notes the space that is left for the medium at this moment; `None` if it cannot run out.
-    pub(crate) fn note_room(&mut self, left_bytes: Option<u64>) {
-        self.room.left_bytes = left_bytes;
-        self.look_at_room();
-    }
-
-    /// Checks, once a second, whether room is low, and allows failed tries again.
-    pub(crate) fn room_tick(&mut self, left_bytes: Option<u64>) {
-        self.room.from = 0;
-        self.room.tries = self.room.tries.max(TRIES_PER_TICK);
-        self.note_room(left_bytes);
-        if self.room.is_low {
-            self.room.open = self.open_segments();
-            self.wake(Wakes::WARMER);
+impl LowRoom {
+    fn tried(&mut self, work: FreeWork, is_taken: bool) {
+        match work {
+            FreeWork::TakeRest(segment) => {
+                self.open.retain(|&open| open != segment);
+                let is_known = self.short.contains(&segment) || self.paid.contains(&segment);
+                if !is_taken && !is_known {
+                    self.short.push(segment);
+                }
+            }
+            FreeWork::GiveUp { open, .. } => {
+                self.short.retain(|&short| short != open);
+                self.paid.push(open);
+            }
+            FreeWork::Take(segment) => self.from = segment.0 + 1,
+            _ => {}
+        }
+        if !is_taken {
+            self.tries = self.tries.saturating_sub(1);
         }
     }
+}
 
+impl Reclaim {
     /// Returns whether room is low.
     pub(crate) fn has_low_room(&self) -> bool {
         self.room.is_low
@@ -87,15 +94,35 @@ impl Core {
             "extend the capacity"
         }
     }
+}
+
+impl Core {
+    /// Notes the space that is left for the medium at this moment; `None` if it cannot run out.
+    pub(crate) fn note_room(&mut self, left_bytes: Option<u64>) {
+        self.reclaim.room.left_bytes = left_bytes;
+        self.look_at_room();
+    }
+
+    /// Checks, once a second, whether room is low, and allows failed tries again.
+    pub(crate) fn room_tick(&mut self, left_bytes: Option<u64>) {
+        self.reclaim.room.from = 0;
+        self.reclaim.room.tries = self.reclaim.room.tries.max(TRIES_PER_TICK);
+        self.note_room(left_bytes);
+        if self.reclaim.room.is_low {
+            self.reclaim.room.open = self.open_segments();
+            self.wake(Wakes::WARMER);
+        }
+    }
 
     /// Notes that a segment is opened, which takes its space as it is written unless it is kept.
-    pub(super) fn takes_room(&mut self, segment: SegmentId) {
-        if self.room.is_low {
+    pub(in super::super) fn takes_room(&mut self, segment: SegmentId) {
+        if self.reclaim.room.is_low {
             self.wake(Wakes::WARMER);
-        } else if let Some(left) = self.room.left_bytes
+        } else if let Some(left) = self.reclaim.room.left_bytes
             && !self.space.is_warm(segment)
         {
-            self.room.left_bytes = Some(left.saturating_sub(self.superblock.segment_bytes.into()));
+            self.reclaim.room.left_bytes =
+                Some(left.saturating_sub(self.superblock.segment_bytes.into()));
             self.look_at_room();
         }
     }
@@ -103,26 +130,26 @@ impl Core {
     fn look_at_room(&mut self) {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let kept_bytes = u64::from(self.wanted_kept() + AHEAD) * segment_bytes;
-        let left = self.room.left_bytes;
-        let was_low = self.room.is_low;
-        self.room.is_low = left.is_some_and(|left| left < SUDDEN_BYTES + kept_bytes);
-        if self.room.is_low && !was_low {
-            self.room.tries = TRIES;
-            self.room.open = self.open_segments();
-            self.room.paid.clear();
+        let left = self.reclaim.room.left_bytes;
+        let is_low = left.is_some_and(|left| left < SUDDEN_BYTES + kept_bytes);
+        let was_low = std::mem::replace(&mut self.reclaim.room.is_low, is_low);
+        if is_low && !was_low {
+            self.reclaim.room.tries = TRIES;
+            self.reclaim.room.open = self.open_segments();
+            self.reclaim.room.paid.clear();
         }
         let for_cold = left.map(|left| u32::try_from(left / segment_bytes).unwrap_or(u32::MAX));
-        self.space.set_room(for_cold.filter(|_| self.room.is_low));
-        if self.room.is_low != was_low {
+        self.space.set_room(for_cold.filter(|_| is_low));
+        if is_low != was_low {
             tracing::info!(
                 drive = %self.superblock.uuid,
                 left_bytes = left,
                 "room on the file system that holds the drive is {}",
-                if self.room.is_low { "low: it limits the drive now" } else { "no longer low" }
+                if is_low { "low: it limits the drive now" } else { "no longer low" }
             );
             self.wake(Wakes::WARMER);
         }
-        if self.room.is_low || was_low {
+        if is_low || was_low {
             self.space_was_freed();
             self.wake(Wakes::PROGRESS);
             if self.collection_is_wanted() {
@@ -151,7 +178,7 @@ impl Core {
                 || highest.is_some_and(|&highest| segment < highest)
         };
         let may_be = segment.0 < self.space.end() && !self.space.is_bad(segment);
-        self.room.is_low && may_be && is_wanted()
+        self.reclaim.room.is_low && may_be && is_wanted()
     }
 
     /// Returns the next work on a segment while room is low.
@@ -164,44 +191,26 @@ impl Core {
         if let Some(segment) = highest.filter(|segment| is_too_many || segment.0 >= end) {
             return Some(FreeWork::Discard(segment));
         }
-        if self.must_end() || self.room.tries == 0 {
+        if self.must_end() || self.reclaim.room.tries == 0 {
             return None;
         }
-        if let Some(&segment) = self.room.open.last() {
+        if let Some(&segment) = self.reclaim.room.open.last() {
             return Some(FreeWork::TakeRest(segment));
         }
-        if let (Some(kept), Some(&open)) = (highest, self.room.short.last()) {
+        if let (Some(kept), Some(&open)) = (highest, self.reclaim.room.short.last()) {
             return Some(FreeWork::GiveUp { kept, open });
         }
         if self.log.is_medium_full() || self.space.kept_count() >= self.wanted_kept() as usize {
             return None;
         }
         let mut free = self.space.all_free().filter(|&segment| !self.space.is_kept(segment));
-        free.find(|segment| segment.0 >= self.room.from).map(FreeWork::Take)
+        free.find(|segment| segment.0 >= self.reclaim.room.from).map(FreeWork::Take)
     }
 
     /// Notes whether the space of a segment could be taken.
     pub(crate) fn space_was_taken(&mut self, work: FreeWork, is_taken: bool) {
-        let room = &mut self.room;
-        match work {
-            FreeWork::TakeRest(segment) => {
-                room.open.retain(|&open| open != segment);
-                let is_known = room.short.contains(&segment) || room.paid.contains(&segment);
-                if !is_taken && !is_known {
-                    room.short.push(segment);
-                }
-            }
-            FreeWork::GiveUp { open, .. } => {
-                room.short.retain(|&short| short != open);
-                room.paid.push(open);
-            }
-            FreeWork::Take(segment) => room.from = segment.0 + 1,
-            _ => {}
-        }
-        if !is_taken {
-            room.tries = room.tries.saturating_sub(1);
-        }
-        if room.tries == 0 {
+        self.reclaim.room.tried(work, is_taken);
+        if self.reclaim.room.tries == 0 {
             // Overrides the figure of the file system.
             self.note_room(Some(0));
         }

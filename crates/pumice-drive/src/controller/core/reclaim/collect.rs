@@ -12,10 +12,12 @@
 //!
 //! `maintenance::gc` has the order of the steps and the I/O.
 
-use super::super::log::packing::moved_bytes_max;
-use super::super::space::Choice;
-use super::reserves::TRIM_SEGMENTS;
-use super::{Core, Purpose, Wakes};
+use super::super::super::log::Log;
+use super::super::super::log::packing::moved_bytes_max;
+use super::super::super::space::{Choice, Space};
+use super::super::reserves::TRIM_SEGMENTS;
+use super::super::{Core, Purpose, Wakes};
+use super::Reclaim;
 use crate::base::SegmentId;
 use crate::base::units::{len_u32, len_usize};
 use crate::format::Stream;
@@ -80,7 +82,7 @@ pub(crate) struct Collector {
     passed_bytes: u64,
     /// Victims whose gain was already credited to the host, and which are not freed yet.
     credited: Vec<SegmentId>,
-    /// [`super::Space::changes`] when no gain was found.
+    /// [`Space::changes`] when no gain was found.
     exhausted_at: Option<u64>,
     /// Victims in a row that gained nothing.
     fruitless: u32,
@@ -91,28 +93,19 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Returns the number of segments emptied since the opening.
-    pub(crate) fn victims(&self) -> u64 {
-        self.victims
-    }
-
-    /// Returns whether nothing could be gained at this count of changes.
-    pub(crate) fn is_exhausted(&self, changes: u64) -> bool {
-        self.exhausted_at == Some(changes)
-    }
-
-    /// Subtracts bytes written to the medium, other than by garbage collection, from the credit.
-    pub(super) fn spend(&mut self, bytes: u64, stream: Stream) {
-        let least = if stream == Stream::Meta { META_DEBT_BYTES } else { DEBT_BYTES };
-        self.credit = self.credit.saturating_sub_unsigned(bytes).max(least.min(self.credit));
-    }
-
     /// The host may write something before the first gain, and whenever nothing can be gained.
     fn begin_credit(&mut self, gains_nothing: bool) {
         let was_moving = std::mem::replace(&mut self.is_moving, true);
         if !was_moving || gains_nothing {
             self.credit = CREDIT_BYTES;
         }
+    }
+
+    fn host_is_ahead(&self, log: &Log) -> bool {
+        let sealed = log.tail(Stream::Host).map_or(0, |tail| tail.used);
+        let filled = log.filled(Stream::Host).unwrap_or(sealed);
+        let open = filled.checked_sub(sealed).expect("an open batch follows the sealed batches");
+        self.credit <= i64::from(open)
     }
 
     /// Adds a gain to the credit, or subtracts the cost of moving.
@@ -139,15 +132,44 @@ pub(crate) struct Victim {
     pub(crate) generation: u64,
     /// Bytes that the disk or a snapshot needed of it before.
     pub(crate) needed_bytes: u32,
-    /// [`super::Counters::moved_bytes`] before it was emptied.
+    /// [`super::super::Counters::moved_bytes`] before it was emptied.
     moved_bytes: u64,
+}
+
+impl Reclaim {
+    /// Subtracts bytes written to the medium, other than by garbage collection, from the credit.
+    pub(in super::super) fn spend(&mut self, bytes: u64, stream: Stream) {
+        let least = if stream == Stream::Meta { META_DEBT_BYTES } else { DEBT_BYTES };
+        let credit = &mut self.collector.credit;
+        *credit = credit.saturating_sub_unsigned(bytes).max(least.min(*credit));
+    }
+
+    /// Returns the number of segments emptied since the opening.
+    pub(crate) fn victims(&self) -> u64 {
+        self.collector.victims
+    }
+
+    /// Returns whether nothing could be gained, and nothing has died since.
+    pub(in super::super) fn is_exhausted(&self, space: &Space) -> bool {
+        self.collector.exhausted_at == Some(space.changes())
+    }
+
+    /// Sets whether garbage collection runs as if too few segments were free.
+    pub(crate) fn set_compacting(&mut self, is_compacting: bool) {
+        self.collector.is_compacting = is_compacting;
+    }
+
+    /// Lets garbage collection try again although nothing has died since it failed.
+    pub(crate) fn collect_again(&mut self) {
+        self.collector.exhausted_at = None;
+    }
 }
 
 impl Core {
     /// Returns whether garbage collection has work.
     pub(crate) fn collection_is_wanted(&self) -> bool {
         self.compaction_is_wanted()
-            || (self.must_collect() && !self.collector.is_exhausted(self.space.changes()))
+            || (self.must_collect() && !self.reclaim.is_exhausted(&self.space))
     }
 
     /// Returns whether segments are needed, or must be emptied.
@@ -156,8 +178,8 @@ impl Core {
     }
 
     /// Returns whether garbage collection could still gain something, and wakes it.
-    pub(super) fn can_gain(&mut self) -> bool {
-        let is_exhausted = self.collector.is_exhausted(self.space.changes());
+    pub(in super::super) fn can_gain(&mut self) -> bool {
+        let is_exhausted = self.reclaim.is_exhausted(&self.space);
         if !is_exhausted {
             self.wake(Wakes::COLLECTOR);
         }
@@ -166,7 +188,7 @@ impl Core {
 
     /// Returns whether so few segments are free that garbage collection should run.
     pub(crate) fn is_short_of_segments(&self) -> bool {
-        let is_short = self.collector.is_compacting || self.has_few_segments();
+        let is_short = self.reclaim.collector.is_compacting || self.has_few_segments();
         is_short || self.space.free_count() < self.snapshots.wanted_segments()
     }
 
@@ -200,7 +222,7 @@ impl Core {
     }
 
     /// Returns the bytes left in the segment to which a stream is appended.
-    fn unfilled(&self, stream: Stream) -> u64 {
+    pub(super) fn unfilled(&self, stream: Stream) -> u64 {
         let filled = self.log.filled(stream).unwrap_or(self.superblock.segment_bytes);
         u64::from(self.superblock.segment_bytes.saturating_sub(filled))
     }
@@ -209,25 +231,10 @@ impl Core {
     /// open batch count already, so that each write waits for its own share of the moving, and the
     /// write that needs the next batch does not wait for all of them.
     #[inline]
-    pub(super) fn must_wait_for_gc(&self) -> bool {
-        self.collector.is_moving && self.host_is_ahead() && self.has_few_segments()
-    }
-
-    fn host_is_ahead(&self) -> bool {
-        let sealed = self.log.tail(Stream::Host).map_or(0, |tail| tail.used);
-        let filled = self.log.filled(Stream::Host).unwrap_or(sealed);
-        let open = filled.checked_sub(sealed).expect("an open batch follows the sealed batches");
-        self.collector.credit <= i64::from(open)
-    }
-
-    /// Sets whether garbage collection runs as if too few segments were free.
-    pub(crate) fn set_compacting(&mut self, is_compacting: bool) {
-        self.collector.is_compacting = is_compacting;
-    }
-
-    /// Wakes garbage collection.
-    pub(crate) fn wake_collector(&mut self) {
-        self.wake(Wakes::COLLECTOR);
+    pub(in super::super) fn must_wait_for_gc(&self) -> bool {
+        self.reclaim.collector.is_moving
+            && self.reclaim.collector.host_is_ahead(&self.log)
+            && self.has_few_segments()
     }
 
     /// Returns the segments that may be freed once the changes that made their records dead are
@@ -271,10 +278,10 @@ impl Core {
             "segment {segment} is freed once its last batch, {last_seq}, is in a checkpoint"
         );
         assert!(last_seq <= self.log.durable_seq(), "a segment that is freed was written");
-        self.collector.earn_segment(segment, self.superblock.segment_bytes);
+        self.reclaim.collector.earn_segment(segment, self.superblock.segment_bytes);
         let free_before = self.space.free_count();
         self.space.free(segment);
-        self.note_freed(segment);
+        self.reclaim.note_freed(segment);
         assert!(self.space.free_count() >= free_before, "freeing a segment takes none away");
         self.space_was_freed();
         self.wake(Wakes::PROGRESS);
@@ -308,7 +315,7 @@ impl Core {
             let sure = || space.victim(&sure);
             space.victim(&choice).or_else(sure).or_else(|| space.victim(&hoped))
         };
-        let is_fruitless = self.collector.fruitless > FRUITLESS_BEFORE_EVACUATION;
+        let is_fruitless = self.reclaim.collector.fruitless > FRUITLESS_BEFORE_EVACUATION;
         if may_evacuate(with_ease) || (is_fruitless && may_evacuate(at_all)) {
             return space.evacuee().or_else(best);
         }
@@ -339,11 +346,11 @@ impl Core {
     pub(crate) fn begin_victim(&mut self, segment: SegmentId) -> Victim {
         assert!(!self.space.is_free(segment), "a victim is in use");
         self.note_job();
-        self.collector.victims += 1;
-        self.collector.passed_bytes = 0;
+        self.reclaim.collector.victims += 1;
+        self.reclaim.collector.passed_bytes = 0;
         // An evacuated segment earns nothing, and the host need not wait for it.
         let is_evacuated = self.space.must_go(segment);
-        self.collector.begin_credit(is_evacuated);
+        self.reclaim.collector.begin_credit(is_evacuated);
         self.victim(segment)
     }
 
@@ -363,12 +370,13 @@ impl Core {
             passed_bytes <= self.superblock.segment_bytes,
             "no more of a victim is passed than it has"
         );
-        self.collector.passed_bytes += u64::from(passed_bytes);
+        self.reclaim.collector.passed_bytes += u64::from(passed_bytes);
         match u64::from(passed_bytes).checked_sub(moved_bytes) {
-            Some(gained) => self.collector.earn(self.host_share(gained).cast_signed()),
-            None => {
-                self.collector.earn(i64::from(passed_bytes).saturating_sub_unsigned(moved_bytes))
-            }
+            Some(gained) => self.reclaim.collector.earn(self.host_share(gained).cast_signed()),
+            None => self
+                .reclaim
+                .collector
+                .earn(i64::from(passed_bytes).saturating_sub_unsigned(moved_bytes)),
         }
         self.wake(Wakes::PROGRESS);
     }
@@ -379,7 +387,8 @@ impl Core {
         let segments = |count: u64| count * segment_bytes;
         // A segment is half full on average when the next one becomes free.
         let wanted = segments(self.gc_target_segments().into()) + segment_bytes / 2;
-        let emptied = segments(self.collector.credited.len() as u64) + self.collector.passed_bytes;
+        let emptied = segments(self.reclaim.collector.credited.len() as u64)
+            + self.reclaim.collector.passed_bytes;
         let free = segments(self.space.free_count().into());
         let missing = wanted.saturating_sub(free + emptied + self.unfilled(Stream::Moved)).max(1);
         let share = gained.min(gained * self.unfilled(Stream::Host) / missing);
@@ -389,9 +398,10 @@ impl Core {
     /// Notes that everything that can be moved out of a segment was moved and credited.
     pub(crate) fn victim_scanned(&mut self, segment: SegmentId) {
         assert!(!self.space.is_free(segment), "a victim stays in use until it is freed");
-        self.collector.passed_bytes = 0;
+        let collector = &mut self.reclaim.collector;
+        collector.passed_bytes = 0;
         if self.space.live_bytes_of(segment) == 0 && !self.space.is_retained(segment) {
-            self.collector.credited.push(segment);
+            collector.credited.push(segment);
         }
     }
 
@@ -416,24 +426,20 @@ impl Core {
         let has_gained = u64::from(segment_bytes) > moved_bytes + u64::from(segment_bytes / 100);
         let is_evacuated = self.space.must_go(victim.segment);
         if has_gained {
-            self.collector.fruitless = 0;
+            self.reclaim.collector.fruitless = 0;
         } else {
             let more = u32::from(!is_evacuated);
-            self.collector.fruitless = self.collector.fruitless.saturating_add(more);
+            self.reclaim.collector.fruitless =
+                self.reclaim.collector.fruitless.saturating_add(more);
         }
         self.job_gained(victim.needed_bytes, moved_bytes);
-        self.collector.fruitless <= self.space.segment_count()
-    }
-
-    /// Lets garbage collection try again although nothing has died since it failed.
-    pub(crate) fn collect_again(&mut self) {
-        self.collector.exhausted_at = None;
+        self.reclaim.collector.fruitless <= self.space.segment_count()
     }
 
     /// Checks, once a second, whether a segment that could not be emptied should be tried again.
     /// While nothing else can be gained, seconds count as checkpoints, since there may be none.
     pub(crate) fn stuck_tick(&mut self) {
-        if self.must_collect() && self.collector.is_exhausted(self.space.changes()) {
+        if self.must_collect() && self.reclaim.is_exhausted(&self.space) {
             self.space.let_stuck_rest();
             self.wake(Wakes::COLLECTOR);
         }
@@ -445,13 +451,13 @@ impl Core {
     pub(crate) fn end_collection_step(&mut self, gains_nothing: bool) {
         if gains_nothing {
             if self.must_collect() {
-                self.collector.exhausted_at = Some(self.space.changes());
-                self.collector.fruitless = 0;
+                self.reclaim.collector.exhausted_at = Some(self.space.changes());
+                self.reclaim.collector.fruitless = 0;
                 self.snapshots.give_up_segments();
             }
             self.rest_compaction();
         }
-        self.collector.is_moving &= self.collection_is_wanted();
+        self.reclaim.collector.is_moving &= self.collection_is_wanted();
         self.wake(Wakes::PROGRESS);
     }
 }

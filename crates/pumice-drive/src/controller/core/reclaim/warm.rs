@@ -28,8 +28,9 @@
 //!
 //! `maintenance::warm` does the work.
 
-use super::super::log::Tail;
-use super::{Core, Wakes};
+use super::super::super::log::Tail;
+use super::super::{Core, Counters, Wakes};
+use super::Reclaim;
 use crate::base::{Result, SegmentId};
 use crate::format::Stream;
 
@@ -109,32 +110,67 @@ impl FreeWork {
     }
 }
 
-impl Core {
-    /// Checks, once a second, whether the host flushes often.
-    pub(crate) fn warm_tick(&mut self) {
-        let flushes = self.counters.flushes.get();
-        let bytes = self.counters.media_bytes.get();
-        let warming = &mut self.warming;
-        let new_flushes = flushes.saturating_sub(warming.seen_flushes);
-        let new_bytes = bytes.saturating_sub(warming.seen_bytes);
-        (warming.seen_flushes, warming.seen_bytes) = (flushes, bytes);
+impl Warming {
+    fn tick(&mut self, counters: &Counters) {
+        let (flushes, bytes) = (counters.flushes.get(), counters.media_bytes.get());
+        let new_flushes = flushes.saturating_sub(self.seen_flushes);
+        let new_bytes = bytes.saturating_sub(self.seen_bytes);
+        (self.seen_flushes, self.seen_bytes) = (flushes, bytes);
         let is_often = new_flushes >= OFTEN_FLUSHES
             && (OFTEN_BYTES_MIN..=OFTEN_BYTES).contains(&(new_bytes / new_flushes));
         if is_often {
-            warming.flushed_bytes += new_bytes;
+            self.flushed_bytes += new_bytes;
         }
-        let ticks = warming.quiet_ticks.map(|ticks| ticks.saturating_add(1));
-        warming.quiet_ticks = if is_often { Some(0) } else { ticks };
-        warming.has_left &= warming.quiet_ticks.is_some_and(|ticks| ticks < QUIET_TICKS);
+        let ticks = self.quiet_ticks.map(|ticks| ticks.saturating_add(1));
+        self.quiet_ticks = if is_often { Some(0) } else { ticks };
+        self.has_left &= self.is_wanted();
+    }
+
+    /// Returns whether the host has flushed often recently.
+    fn is_wanted(&self) -> bool {
+        self.quiet_ticks.is_some_and(|ticks| ticks < QUIET_TICKS)
+    }
+
+    /// Returns whether the host flushes often now, and has flushed enough since the last segment
+    /// was zeroed.
+    fn is_zeroing_due(&self, segment_bytes: u64) -> bool {
+        let is_of_use = self.quiet_ticks == Some(0) && !self.has_failed;
+        let before_bytes = self.zeroed_bytes.saturating_sub(segment_bytes);
+        is_of_use && self.flushed_bytes >= before_bytes + segment_bytes / ZEROED_AFTER
+    }
+}
+
+impl Reclaim {
+    /// Notes that a segment is left before it is full.
+    pub(in super::super) fn note_left(&mut self, segment: SegmentId) {
+        self.warming.partly_written.push(segment);
+    }
+
+    /// Notes that a segment was freed.
+    pub(super) fn note_freed(&mut self, segment: SegmentId) {
+        self.warming.partly_written.retain(|&left| left != segment);
+    }
+
+    /// Notes that segments cannot be zeroed in this opening.
+    pub(crate) fn zeroing_failed(&mut self) {
+        self.warming.has_failed = true;
+    }
+}
+
+impl Core {
+    /// Checks, once a second, whether the host flushes often.
+    pub(crate) fn warm_tick(&mut self) {
+        self.reclaim.warming.tick(&self.counters);
         self.wake(Wakes::WARMER);
     }
 
     /// Returns whether segments stay warm or become warm.
     fn keeps_warm(&self) -> bool {
-        let flushes = self.warming.quiet_ticks.is_some_and(|ticks| ticks < QUIET_TICKS);
         let is_of_use = self.settings.gives_back.empty && self.settings.prefers_written;
-        let is_in_use = !self.must_end() && !self.is_being_compacted() && !self.is_resizing;
-        flushes && is_of_use && is_in_use && !self.log.is_medium_full() && !self.has_low_room()
+        let is_in_use = !self.must_end() && !self.is_resizing();
+        let has_room = !self.log.is_medium_full() && !self.reclaim.has_low_room();
+        let is_wanted = self.reclaim.warming.is_wanted() && !self.reclaim.is_being_compacted();
+        is_wanted && is_of_use && is_in_use && has_room
     }
 
     /// Returns whether one more segment may be warm.
@@ -146,18 +182,8 @@ impl Core {
 
     /// Returns whether a segment that is freed now should stay warm instead of being discarded.
     pub(crate) fn stays_warm(&self, segment: SegmentId) -> bool {
-        let is_written = !self.warming.partly_written.contains(&segment);
+        let is_written = !self.reclaim.warming.partly_written.contains(&segment);
         is_written && self.may_warm() && self.space.is_among_lowest(segment)
-    }
-
-    /// Notes that a segment is left before it is full.
-    pub(super) fn note_left(&mut self, segment: SegmentId) {
-        self.warming.partly_written.push(segment);
-    }
-
-    /// Notes that a segment was freed.
-    pub(super) fn note_freed(&mut self, segment: SegmentId) {
-        self.warming.partly_written.retain(|&left| left != segment);
     }
 
     /// Frees an empty segment, as [`Core::free_segment`], whose content was not discarded.
@@ -174,7 +200,7 @@ impl Core {
         match work {
             FreeWork::TakeRest(_) => return Some(work),
             FreeWork::Zero(_) => {
-                self.warming.zeroed_bytes += u64::from(self.superblock.segment_bytes);
+                self.reclaim.warming.zeroed_bytes += u64::from(self.superblock.segment_bytes);
             }
             FreeWork::Discard(_) | FreeWork::Take(_) | FreeWork::GiveUp { .. } => {}
         }
@@ -183,7 +209,7 @@ impl Core {
     }
 
     fn next_free_work(&self) -> Option<FreeWork> {
-        if self.has_low_room() {
+        if self.reclaim.has_low_room() {
             return self.low_room_work();
         }
         let cools = |segment| !self.keeps_warm() || !self.space.is_among_lowest(segment);
@@ -193,18 +219,15 @@ impl Core {
 
     /// Returns the segment that the host gets next, if it should be zeroed first.
     fn segment_to_zero(&self) -> Option<SegmentId> {
-        let is_of_use = self.warming.quiet_ticks == Some(0) && !self.warming.has_failed;
-        let segment_bytes = u64::from(self.superblock.segment_bytes);
-        let before_bytes = self.warming.zeroed_bytes.saturating_sub(segment_bytes);
-        let is_due = self.warming.flushed_bytes >= before_bytes + segment_bytes / ZEROED_AFTER;
-        let may_zero = is_of_use && is_due && self.may_warm() && self.has_spare();
+        let is_due = self.reclaim.warming.is_zeroing_due(self.superblock.segment_bytes.into());
+        let may_zero = is_due && self.may_warm() && self.has_spare();
         let segment = may_zero.then(|| self.space.next_for(Stream::Host)).flatten();
         segment.filter(|&segment| !self.space.is_warm(segment))
     }
 
     /// Notes whether the segment that the host's stream enters is warm.
-    pub(super) fn note_host_enters(&mut self, is_warm: bool) {
-        self.warming.is_tail_warm = is_warm;
+    pub(in super::super) fn note_host_enters(&mut self, is_warm: bool) {
+        self.reclaim.warming.is_tail_warm = is_warm;
         // The next segment may be zeroed.
         self.wake(Wakes::WARMER);
     }
@@ -216,8 +239,8 @@ impl Core {
         let is_next_warm = next.is_some_and(|segment| self.space.is_warm(segment));
         let segment_bytes = self.superblock.segment_bytes;
         let has_room = |tail: Tail| segment_bytes - tail.used > segment_bytes / LEFT_BEFORE;
-        !self.warming.is_tail_warm
-            && !self.warming.has_left
+        !self.reclaim.warming.is_tail_warm
+            && !self.reclaim.warming.has_left
             && is_next_warm
             && self.log.tail(Stream::Host).is_some_and(has_room)
             && self.keeps_warm()
@@ -231,7 +254,7 @@ impl Core {
     /// Those of [`Core::leave_segment`].
     pub(crate) fn leave_cold_segment(&mut self) -> Result<bool> {
         let has_left = self.leave_segment(Stream::Host)?;
-        self.warming.has_left |= has_left;
+        self.reclaim.warming.has_left |= has_left;
         Ok(has_left)
     }
 
@@ -246,16 +269,6 @@ impl Core {
         self.space.free_count() > self.gc_target_segments()
     }
 
-    /// Notes that zeroes were written to a segment that is held.
-    pub(crate) fn note_zeroed(&mut self, bytes: u64) {
-        self.counters.zeroed_bytes.add(bytes);
-    }
-
-    /// Notes that segments cannot be zeroed in this opening.
-    pub(crate) fn zeroing_failed(&mut self) {
-        self.warming.has_failed = true;
-    }
-
     /// Releases a held segment so that it can be handed out again.
     pub(crate) fn end_hold(&mut self, segment: SegmentId, is_warm: bool) {
         self.space.end_hold(segment);
@@ -263,11 +276,6 @@ impl Core {
             self.space.set_warm(segment);
         }
         self.wake(Wakes::PROGRESS);
-    }
-
-    /// Wakes the warmer, which does the due work on free segments now.
-    pub(crate) fn wake_warmer(&mut self) {
-        self.wake(Wakes::WARMER);
     }
 
     /// Returns whether no free segment is held or waits to be discarded.

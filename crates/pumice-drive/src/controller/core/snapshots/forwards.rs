@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::ops::RangeInclusive;
 
-use super::super::place::{FrameAddress, FramePlace, SegmentUse};
+use super::super::super::place::{FrameAddress, FramePlace, SegmentUse};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
     FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPiece, MetadataAddress,
