@@ -180,12 +180,6 @@ impl Table {
         lines(&table)
     }
 
-    /// Returns the same text in lines of at most `width` columns, which is 40 or more: cells are
-    /// wrapped, and columns that do not fit follow below, each part with the first column.
-    pub fn to_text_within(&self, width: u16) -> String {
-        super::text::cut(self, width.max(super::text::WIDTH_MIN))
-    }
-
     /// Returns the layout of the columns with these indices.
     pub(crate) fn laid_out(
         &self,

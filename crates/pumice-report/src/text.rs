@@ -18,7 +18,7 @@ use super::table::{Table, lines};
 const WIDTH: u16 = 100;
 
 /// Minimum number of columns of a line: names, a bar and its number.
-pub(crate) const WIDTH_MIN: u16 = 40;
+const WIDTH_MIN: u16 = 40;
 
 /// Columns between two columns of a table.
 const GAP: u16 = 2;
@@ -60,6 +60,15 @@ impl Document {
         }
         blocks.retain(|block| !block.is_empty());
         printable(&blocks.join("\n"))
+    }
+}
+
+impl Table {
+    /// Returns the text of [`Table::to_text`] in lines of at most `width` columns, which is 40 or
+    /// more: cells are wrapped, and columns that do not fit follow below, each part with the first
+    /// column.
+    pub fn to_text_within(&self, width: u16) -> String {
+        cut(self, width.max(WIDTH_MIN))
     }
 }
 
@@ -124,7 +133,7 @@ fn constrain(layout: &mut Layout, index: usize, constraint: ColumnConstraint) {
 }
 
 /// Splits a table into parts that fit the line, each with the first column.
-pub(crate) fn cut(table: &Table, line: u16) -> String {
+fn cut(table: &Table, line: u16) -> String {
     let clean = cleaned(table);
     let columns = clean.columns().len();
     if columns == 0 {

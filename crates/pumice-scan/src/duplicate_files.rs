@@ -60,8 +60,11 @@ impl Tier {
 pub(super) struct DuplicateFiles([Tier; 2]);
 
 impl DuplicateFiles {
+    /// Adds a file, unless it holds no data.
     pub(super) fn add(&mut self, source: &Arc<Source>) {
-        self.0[usize::from(source.bytes >= LARGE_BYTES)].add(source);
+        if source.data_blocks() > 0 {
+            self.0[usize::from(source.bytes >= LARGE_BYTES)].add(source);
+        }
     }
 
     /// Compares the files of this shard's sizes. A file that cannot be read is not a copy.

@@ -54,7 +54,8 @@
 //!
 //! * `scan`: the order of steps; `options`: its parameters and its progress.
 //! * `walk`: lists files; `extents` with `fiemap`, and `export`: the parts of a file or an export
-//!   that hold data; `read`: reads them; `work`: the state that the threads share.
+//!   that hold data; `passed`: the files left out; `read`: reads the data; `work`: the state that
+//!   the threads share.
 //! * `population`: the choice of the drawn blocks; `strata`, `interval`: the error of a mean of
 //!   draws.
 //! * `duplicate_files`: copies of whole files.
@@ -78,6 +79,7 @@ mod medium;
 mod options;
 mod outcome;
 mod partial;
+mod passed;
 mod population;
 mod provision;
 mod read;

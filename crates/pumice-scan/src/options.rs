@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use super::chunks::Config;
 use super::interval;
 use super::population::Shard;
-use super::sample::ROUND_DRAWS;
 
 /// The standard deviation between chunks, as a fraction, that is assumed before any draw was
 /// measured: real data has 0.25 to 0.27 (see `docs/scan.md`).
 const DEVIATION_TYPICAL: f64 = 0.3;
+
+/// Draws that are measured between two checks of the interval.
+pub(super) const ROUND_DRAWS: usize = 512;
 
 /// How much of the data is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

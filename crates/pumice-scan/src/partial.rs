@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::chunks::{Config, Effort};
 use super::duplicate_files::Compared;
 use super::interval::Plan;
+use super::passed::Passed;
 use super::population::{Age, ByName, Population, Shard};
 use super::sample::Drawn;
 use super::strata::{Strata, Stratum};
 use super::sums::{STEPS, Sums};
-use super::walk::Passed;
 use super::{Error, Result};
 use pumice_bench::payload::Saving;
 

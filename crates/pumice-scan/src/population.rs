@@ -21,7 +21,6 @@ use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 use serde::{Deserialize, Serialize};
 
-use super::duplicate_files::DuplicateFiles;
 use pumice_drive::base::seed::{mix, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 
@@ -272,7 +271,6 @@ pub(super) struct Population {
     pub(super) ages: [u64; Age::ALL.len()],
     /// The largest files by blocks, of all shards, in descending order.
     pub(super) largest: Vec<Arc<Source>>,
-    duplicates: DuplicateFiles,
     /// All draws with a mark below this are kept.
     mark_end: f64,
     draws: Vec<Draw>,
@@ -291,23 +289,21 @@ impl Population {
             folders: ByName::new(),
             ages: [0; Age::ALL.len()],
             largest: Vec::new(),
-            duplicates: DuplicateFiles::default(),
             mark_end: 1.0,
             draws: Vec::new(),
         }
     }
 
     /// Adds a file, and draws from it.
-    pub(super) fn add(&mut self, source: Source) {
+    pub(super) fn add(&mut self, source: impl Into<Arc<Source>>) {
+        let source = source.into();
         let data_blocks = source.data_blocks();
         if data_blocks == 0 {
             return;
         }
-        let source = Arc::new(source);
         self.blocks_of_all += data_blocks;
         count(&mut self.extensions_of_all, &source.extension, data_blocks);
         self.keep_largest(&source);
-        self.duplicates.add(&source);
         let mut own_blocks = 0;
         let source_key = source.key();
         for (part, (first, blocks)) in parts(data_blocks).enumerate() {
@@ -368,11 +364,6 @@ impl Population {
             self.largest.insert(place, source.clone());
             self.largest.truncate(LARGEST_MAX);
         }
-    }
-
-    /// Takes out the files that may be copies of each other.
-    pub(super) fn take_duplicates(&mut self) -> DuplicateFiles {
-        std::mem::take(&mut self.duplicates)
     }
 
     /// Takes out the draws.

@@ -2,9 +2,9 @@
 
 use super::medium::OnMedium;
 use super::outcome::{BARS, ConfigOutcome, Estimate, FileOutcome, GroupOutcome, Outcome};
+use super::passed::Passed;
 use super::provision::Provision;
 use super::verdict::{Drive, Expected, Range, pumice};
-use super::walk::Passed;
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_report::{Align, Axis, Bar, BarChart, Cell, Column, Document, Number, Section, Table};
 

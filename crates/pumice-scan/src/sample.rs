@@ -18,9 +18,6 @@ use super::work::{THREADS_MIN, Work, locked};
 use pumice_bench::payload::repeats;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Draws that are measured between two checks of the interval.
-pub(super) const ROUND_DRAWS: usize = 512;
-
 /// Bytes that identify the format of a file.
 pub(super) const HEAD_BYTES: usize = 512;
 

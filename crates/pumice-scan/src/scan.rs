@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::duplicate_files::DuplicateFiles;
 use super::everything::Everything;
-use super::options::{NoProgress, Reading, ScanOptions, ScanProgress};
+use super::options::{NoProgress, ROUND_DRAWS, Reading, ScanOptions, ScanProgress};
 use super::partial::{Measured, Partial};
+use super::passed::Passed;
 use super::population::{Draws, Population, Source};
-use super::sample::ROUND_DRAWS;
 use super::strata::{Adjusted, MeanInterval, Strata};
 use super::sums::Known;
-use super::walk::{Folder, Passed, Root, Walk};
+use super::walk::{Folder, Root, Walk};
 use super::work::{Work, locked};
 use super::{Error, Result, like, sample, walk};
 use pumice_bench::payload::Profile;
@@ -53,7 +54,13 @@ pub fn scan(
     partial.remarks = walk::remarks(&roots);
     let population = Mutex::new(Population::new(options.seed, options.shard));
     let listing = Listing { roots: &roots, options, stop };
-    partial.passed = listing.run(&|source| locked(&population).add(source), progress);
+    let duplicates = Mutex::new(DuplicateFiles::default());
+    let add = |source| {
+        let source = Arc::new(source);
+        locked(&duplicates).add(&source);
+        locked(&population).add(source);
+    };
+    partial.passed = listing.run(&add, progress);
     if stop.load(Ordering::Relaxed) {
         return Ok(None);
     }
@@ -73,7 +80,8 @@ pub fn scan(
         read_everything(&mut partial, &mut population, &listing, &work);
     }
     if matches!(partial.measured, Measured::Draws { .. }) {
-        partial.duplicates = population.take_duplicates().compare(&work);
+        let duplicates = duplicates.into_inner().unwrap_or_else(PoisonError::into_inner);
+        partial.duplicates = duplicates.compare(&work);
     }
     partial.is_complete = !work.is_stopped();
     let profile = if like {

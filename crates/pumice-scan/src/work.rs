@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::chunks::{ChunkMeter, Effort};
 use super::options::{ScanOptions, ScanProgress};
+use super::passed::Passed;
 use super::population::Source;
 use super::read::Reader;
-use super::walk::Passed;
 
 /// Minimum number of threads for random reads: uncached disks have long latencies.
 pub(super) const THREADS_MIN: usize = 8;

@@ -46,7 +46,6 @@
 //! * `trace`: recorded requests, in four formats.
 
 pub mod block_mapped;
-pub mod cached;
 mod content;
 mod convert;
 pub mod disk;

@@ -9,9 +9,7 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use super::hazard::Hazard;
 use super::oracle::Mismatch;
-use super::scene::Scene;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::Drive;
 
@@ -32,28 +30,20 @@ impl Audits {
     pub(super) fn segment_freed(&self) {
         self.is_due.set(true);
     }
-}
 
-impl Scene {
-    /// Audits the snapshots of the drive, if a segment was freed since the last audit.
-    pub(super) fn audit_if_due(&self, drive: &Drive) -> Result<(), Mismatch> {
-        if self.audits.is_due.get() { self.audit_snapshots(drive) } else { Ok(()) }
+    /// Returns whether a segment was freed since the last call or audit.
+    pub(super) fn take_due(&self) -> bool {
+        self.is_due.take()
     }
 
-    /// Audits the snapshots of the drive, unless damage explains missing data.
-    pub(super) fn audit_snapshots(&self, drive: &Drive) -> Result<(), Mismatch> {
-        self.audits.is_due.set(false);
-        if !self.hazards.has(Hazard::Snapshots) || self.is_damaged.get() {
-            return Ok(());
-        }
-        self.audits.is_running.set(true);
+    /// Audits the snapshots of a drive. If reads of the medium fail, some segments may be stuck.
+    pub(super) fn run(&self, drive: &Drive, reads_fail: bool) -> Result<(), Mismatch> {
+        self.is_due.set(false);
+        self.is_running.set(true);
         let polled = pin!(drive.audit_snapshots()).poll(&mut Context::from_waker(Waker::noop()));
-        self.audits.is_running.set(false);
-        self.tally.borrow_mut().audits += 1;
+        self.is_running.set(false);
         let found = match polled {
-            Poll::Ready(Ok(audit)) if audit.stuck == 0 || self.faults.get().of_reads => {
-                return Ok(());
-            }
+            Poll::Ready(Ok(audit)) if audit.stuck == 0 || reads_fail => return Ok(()),
             Poll::Ready(Ok(audit)) => format!("{} segments cannot be emptied", audit.stuck),
             // The state in memory differs from the state that the next opening finds.
             Poll::Ready(Err(error)) if error.kind() == ErrorKind::Poisoned => return Ok(()),

@@ -15,8 +15,8 @@ use rand::{Rng, RngExt};
 
 use super::data::{self, Texture};
 use super::oracle::{Change, Content, Mismatch};
-use super::retention::WRITTEN_BLOCKS;
-use super::scene::{Scene, Verb};
+use super::scene::Scene;
+use super::verb::Verb;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
@@ -50,6 +50,9 @@ pub(super) struct Habits {
     /// Share of flushes among requests, and share of FUA among changes, in per cent.
     pub(super) flush_percent: u32,
 }
+
+/// Blocks of a write on a drive with many snapshots.
+const WRITTEN_BLOCKS: std::ops::RangeInclusive<usize> = 2..=40;
 
 /// Fifths of an ageing disk that are written to once, and rarely after that.
 pub(super) const COLD_FIFTHS: u64 = 3;

@@ -5,7 +5,8 @@
 //! * `world`: a seed, its drive and the sequence of its lives.
 //! * `hazard`: the hazards of a world other than crashes, and how often they occur.
 //! * `life`: open, compare, serve, close.
-//! * `host`: random requests. `data`: the data they write. `chores`: scrubs and resizes.
+//! * `host`: random requests. `verb`: their kinds. `data`: the data they write. `chores`: scrubs
+//!   and resizes.
 //! * `crash_point`: ends a life at any await point or operation of the medium.
 //! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed. `damage`:
 //!   bits and sectors that go bad while a drive is served, and stay bad.
@@ -60,6 +61,7 @@ mod tally;
 mod tests;
 mod trace;
 mod transfers;
+mod verb;
 mod views;
 mod violation;
 mod world;

@@ -39,9 +39,6 @@ pub(super) const ROUNDS: std::ops::RangeInclusive<u64> = 2..=8;
 /// Number of snapshots beyond which hosts only delete.
 pub(super) const SNAPSHOTS_WANTED: usize = 8;
 
-/// Blocks of a write.
-pub(super) const WRITTEN_BLOCKS: std::ops::RangeInclusive<usize> = 2..=40;
-
 /// A host has segments emptied, or looks at a snapshot, after one request in this many.
 const REQUESTS_PER_CHORE: u32 = 20;
 

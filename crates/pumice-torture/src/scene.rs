@@ -17,11 +17,12 @@ use super::snapshots::Frozens;
 use super::tally::Tally;
 use super::trace::Trace;
 use super::transfers::Outbox;
+use super::verb::Verb;
 use pumice_drive::base::clock::{self, Spawn, Task};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::codec::{Codec, Workers};
-use pumice_drive::controller::Info;
+use pumice_drive::controller::{Drive, Info};
 use pumice_drive::runtime::Runtime;
 
 /// The clock of a drive under torture. It holds back the tasks that the drive spawns until
@@ -52,22 +53,6 @@ impl Spawn for TorturedClock {
 /// smallest segment holds over a thousand batches of one trim each. This is half of that, to allow
 /// for batches that are cut short.
 const TRIMS_WHEN_FULL: u64 = 500;
-
-/// The kind of a host's request. Write-zeroes with edges count as writes, because their edges are
-/// writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
-    /// A read.
-    Read = 11,
-    /// A write.
-    Write,
-    /// A flush.
-    Flush,
-    /// A trim.
-    Trim,
-    /// Write-zeroes of whole blocks.
-    WriteZeroes,
-}
 
 /// Failures of the medium that are possible in the current life.
 #[derive(Clone, Copy, Debug, Default)]
@@ -377,6 +362,20 @@ impl Scene {
         let ns = self.runtime.now_ns() - begun_ns;
         self.tally.borrow_mut().took_at_most(ns);
         gauge::judge_time(&format!("request {number}"), ns, self.limits.latency_ns)
+    }
+
+    /// Audits the snapshots of the drive, if a segment was freed since the last audit.
+    pub(super) fn audit_if_due(&self, drive: &Drive) -> Result<(), Mismatch> {
+        if self.audits.take_due() { self.audit_snapshots(drive) } else { Ok(()) }
+    }
+
+    /// Audits the snapshots of the drive, unless damage explains missing data.
+    pub(super) fn audit_snapshots(&self, drive: &Drive) -> Result<(), Mismatch> {
+        if !self.hazards.has(Hazard::Snapshots) || self.is_damaged.get() {
+            return Ok(());
+        }
+        self.tally.borrow_mut().audits += 1;
+        self.audits.run(drive, self.faults.get().of_reads)
     }
 
     /// Returns whether a request may be refused for lack of space.

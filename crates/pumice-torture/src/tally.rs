@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::scene::Verb;
+use super::verb::Verb;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::Operations;
 use pumice_drive::media::layer::Crash;

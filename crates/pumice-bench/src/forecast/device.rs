@@ -8,7 +8,7 @@ use super::{Data, ForecastOptions};
 use crate::error::{Error, Result};
 use pumice_drive::base::Clock;
 use pumice_sim::LogStoreSpec;
-use pumice_sim::cached::CacheCounts;
+use pumice_sim::drive::cached::CacheCounts;
 use pumice_sim::drive::{DesignCounts, SimCounts, SimDesign, SimDrive, SimSpec};
 use pumice_sim::ftl::LogCounts;
 use pumice_sim::log_drive::{Host, LogDrive, LogDriveSpec};

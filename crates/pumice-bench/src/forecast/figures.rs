@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::host::Tally;
 use crate::stats::Percentiles;
-use pumice_sim::cached::CacheCounts;
+use pumice_sim::drive::cached::CacheCounts;
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Data, Spec};
 use crate::error::{Error, Result};
-use pumice_sim::cached::DriveCache;
+use pumice_sim::drive::cached::DriveCache;
 use pumice_sim::ftl::FaultKind;
 use pumice_sim::profile::Profile;
 

@@ -11,7 +11,7 @@ use super::simulation::Simulation;
 use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes};
 use crate::error::Result;
 use pumice_drive::codec::Codec;
-use pumice_sim::cached::DriveCache;
+use pumice_sim::drive::cached::DriveCache;
 use pumice_sim::profile::{ChannelFigures, ParityFigures, Profile};
 
 /// The forecast for a drive.

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::mix;
-use pumice_sim::cached::CacheCounts;
+use pumice_sim::drive::cached::CacheCounts;
 use pumice_sim::formula;
 use pumice_sim::ftl::{BLOCK_BYTES, LogCounts, RebuildTimes};
 use pumice_sim::log_drive::{FaultAt, LogDrive};

@@ -11,7 +11,7 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::payload::Saving;
 use crate::workload::{Changes, Pattern};
-use pumice_sim::cached::DriveCache;
+use pumice_sim::drive::cached::DriveCache;
 use pumice_sim::profile::Profile;
 
 mod parity;

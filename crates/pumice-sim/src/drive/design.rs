@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::SimDesign;
+use super::cached::{CacheCounts, Cached};
 use super::log::Log;
 use crate::block_mapped::{BlockMapped, MergeCounts};
-use crate::cached::{CacheCounts, Cached};
 use crate::content::{Content, parts};
 use crate::disk::{Disk, DiskCounts};
 use crate::ftl::LogCounts;

@@ -12,6 +12,7 @@
 //! map look-ups take no time of their own; a profile includes them in the time of a command. The
 //! content of the drive is in memory, as the host wrote it.
 
+pub mod cached;
 mod design;
 mod log;
 mod simulated;

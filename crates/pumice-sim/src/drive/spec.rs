@@ -1,7 +1,7 @@
 //! The parameters of a simulated drive, from a profile or set by a test.
 
+use super::cached::CachedSpec;
 use crate::block_mapped::BlockMappedSpec;
-use crate::cached::CachedSpec;
 use crate::disk::DiskSpec;
 use crate::front::FrontSpec;
 use crate::ftl::StoredSizes;

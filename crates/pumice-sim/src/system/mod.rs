@@ -21,5 +21,4 @@ mod spec;
 mod tests;
 
 pub use simulated::System;
-pub(crate) use spec::{CALL_NS, COPY_BYTES_PER_S};
 pub use spec::{CacheSpec, SystemSpec};

@@ -1,7 +1,7 @@
 //! A simulated system's parameters, and their text form: a drive with conditions.
 
-use crate::cached::DriveCache;
 use crate::drive::SimSpec;
+use crate::drive::cached::{CALL_NS, COPY_BYTES_PER_S, DriveCache};
 use crate::ftl::StoredSizes;
 use crate::profile::Profile;
 use crate::{Error, Result};
@@ -13,13 +13,6 @@ const DIRTY_PERCENT: u64 = 20;
 
 /// Bytes of read-ahead: Linux's read_ahead_kb of 128.
 const READAHEAD_BYTES: u64 = 128 << 10;
-
-/// Time of a call without copying, in ns, where there is a page cache (a guess).
-pub(crate) const CALL_NS: u64 = 1_500;
-
-/// Bytes per second that are copied between a program and the page cache (a guess, for memory of
-/// 2010).
-pub(crate) const COPY_BYTES_PER_S: u64 = 3_000_000_000;
 
 /// Smallest page cache: larger than any request.
 const CACHE_BYTES_MIN: u64 = 64 << 20;

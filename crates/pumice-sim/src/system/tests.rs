@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use rand::RngExt;
 
-use super::spec::CALL_NS;
 use super::*;
+use crate::drive::cached::CALL_NS;
 use crate::drive::{DesignCounts, SimDesign};
 use pumice_drive::base::Clock;
 use pumice_drive::base::seed::random;

@@ -20,7 +20,7 @@ use pumice_bench::workload::Changes;
 use pumice_bench::workload::{DEPTH_MAX, Operation, Pattern, THREADS_MAX};
 use pumice_drive::codec::Codec;
 use pumice_report::{Document, Table};
-use pumice_sim::cached::DriveCache;
+use pumice_sim::drive::cached::DriveCache;
 use pumice_sim::profile::Profile;
 use pumice_sim::trace::{Format, Options as TraceOptions};
 

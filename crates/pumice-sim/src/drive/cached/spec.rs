@@ -6,7 +6,6 @@ use crate::drive::{SimDesign, SimSpec};
 use crate::front::FrontSpec;
 use crate::ftl::StoredSizes;
 use crate::profile::Profile;
-use crate::system::{CALL_NS, COPY_BYTES_PER_S};
 use crate::{Error, Result};
 use pumice_drive::base::units::{format_size_exact, parse_size};
 use pumice_drive::codec::Codec;
@@ -28,6 +27,13 @@ const CARD_NS: u64 = 10_000;
 
 /// Commands that a cache and its drive can have in flight together: more than any host sends.
 const DEPTH: u32 = 1024;
+
+/// Time of a call without copying, in ns, where there is a page cache (a guess).
+pub(crate) const CALL_NS: u64 = 1_500;
+
+/// Bytes per second that are copied between a program and the page cache (a guess, for memory of
+/// 2010).
+pub(crate) const COPY_BYTES_PER_S: u64 = 3_000_000_000;
 
 /// No limit, in bytes per second.
 const UNLIMITED: u64 = 1_000_000_000_000_000;

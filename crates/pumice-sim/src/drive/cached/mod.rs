@@ -29,5 +29,6 @@ mod spec;
 mod tests;
 
 pub use simulated::CacheCounts;
-pub(crate) use simulated::Cached;
+pub(super) use simulated::Cached;
+pub(crate) use spec::{CALL_NS, COPY_BYTES_PER_S};
 pub use spec::{CachedSpec, DriveCache};
