@@ -280,9 +280,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if json {
         print_schema("snapshot-1", &Shown { action, drives })?;
     } else {
-        let is_tried = matches!(args.action, Action::Rotate { dry_run: true, .. });
-        let texts = drives.iter().map(|done| text(action, done, is_tried));
-        print(&texts.collect::<String>())?;
+        print(&drives.iter().map(|done| text(&args.action, done)).collect::<String>())?;
     }
     Ok(Outcome::Good)
 }
@@ -578,33 +576,28 @@ fn with(
     open::served_or_closed(path, served, open, work)
 }
 
-fn text(action: &str, done: &Done, is_tried: bool) -> String {
+fn text(action: &Action, done: &Done) -> String {
     let Done { path, snapshots, deleted } = done;
-    let verb = if is_tried { "would be deleted" } else { "deleted" };
-    let mut text = String::new();
-    match (action, snapshots.as_slice()) {
-        ("list", []) => text += &format!("{path} has no snapshots\n"),
-        ("list", snapshots) => text += &table(snapshots),
-        ("rollback", [info, ..]) => {
-            text +=
-                &format!("{path}: rolled back to {}, {}\n", info.name, time(info.created_seconds));
+    let alone = |info: &SnapshotInfo| format_size(info.alone_bytes);
+    let line = |info: &SnapshotInfo| match action {
+        Action::Rollback { .. } => {
+            format!("{path}: rolled back to {}, {}\n", info.name, time(info.created_seconds))
         }
-        ("bookmark", [info, ..]) => {
-            let alone = format_size(info.alone_bytes);
-            text += &format!("{path}@{}: now a bookmark, which retains {alone} alone\n", info.name);
+        Action::Bookmark { .. } => {
+            format!("{path}@{}: now a bookmark, which retains {} alone\n", info.name, alone(info))
         }
-        (_, taken) => {
-            taken.iter().for_each(|info| text += &format!("{path}@{}: taken\n", info.name))
-        }
+        _ => format!("{path}@{}: taken\n", info.name),
+    };
+    let line_deleted = |info: &SnapshotInfo| match action {
+        Action::Delete { .. } => format!("{path}@{}: deleted, {} freed\n", info.name, alone(info)),
+        Action::Rotate { dry_run: true, .. } => format!("{path}@{}: would be deleted\n", info.name),
+        _ => format!("{path}@{}: deleted\n", info.name),
+    };
+    match action {
+        Action::List { .. } if snapshots.is_empty() => format!("{path} has no snapshots\n"),
+        Action::List { .. } => table(snapshots),
+        _ => snapshots.iter().map(line).chain(deleted.iter().map(line_deleted)).collect(),
     }
-    for info in deleted {
-        let alone = format_size(info.alone_bytes);
-        text += &match action {
-            "delete" => format!("{path}@{}: deleted, {alone} freed\n", info.name),
-            _ => format!("{path}@{}: {verb}\n", info.name),
-        };
-    }
-    text
 }
 
 fn table(snapshots: &[SnapshotInfo]) -> String {
