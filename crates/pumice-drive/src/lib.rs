@@ -74,7 +74,7 @@
 //!   thread through a channel.
 //! * Not for a general async executor: it needs the [`Runtime`] of this crate for I/O and time, or
 //!   an implementation of [`Clock`] and [`Medium`] on another one.
-//! * Not replicated.
+//! * Not replicated to other machines. [`media::array`] mirrors a drive on local devices.
 //! * Not released. The format may still change; keep no data in it that you have nowhere else.
 //! * Not portable: Linux only, with io_uring if the kernel has it.
 //!
@@ -93,9 +93,9 @@
 //!
 //! The names that an embedder needs are at the root of the crate and in [`snapshots`]: every type
 //! of the public methods of [`Drive`] is among them. [`media`] and [`runtime`] document storage and
-//! execution. The modules [`base`], [`codec`], [`controller`] and [`format`](mod@format) are public
-//! because the other crates of the workspace use them: the server, the simulator, the benchmarks
-//! and the torture test. Names that only those modules have may change at any time.
+//! execution. The modules [`base`], [`codec`], [`controller`], [`crypt`] and [`format`](mod@format)
+//! are public because the other crates of the workspace use them: the server, the simulator, the
+//! benchmarks and the torture test. Names that only those modules have may change at any time.
 
 pub mod base;
 pub mod codec;
@@ -110,7 +110,7 @@ pub mod snapshots {
     #[doc(inline)]
     pub use crate::controller::{
         Changed, Compared, Condition, Flattened, NewSnapshot, Origin, Partial, Receive, Received,
-        RegisteredClone, Send, SnapshotInfo, SuspendedChanges, TransferReader, View,
+        RegisteredClone, SendStream, SnapshotInfo, SuspendedChanges, TransferReader, View,
     };
     #[doc(inline)]
     pub use crate::format::TransferHead;
@@ -124,9 +124,9 @@ pub use base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Remedy, Result, Segm
 pub use codec::{Codec, Workers};
 #[doc(inline)]
 pub use controller::{
-    Compacted, Content, Drive, Extent, Info, Memory, NewKeys, OpenOptions, Operations, Overview,
-    Rekeyed, Resize, Resized, ScrubReport, SegmentMap, SettingsChange, SettingsChanged, Spec,
-    StoredSettings, create,
+    Allocation, Compacted, Content, Drive, Extent, Info, Memory, NewKeys, OpenOptions, Operations,
+    Overview, Rekeyed, Resize, Resized, ScrubReport, SegmentMap, SettingsChange, SettingsChanged,
+    Spec, StoredSettings, create,
 };
 #[doc(inline)]
 pub use media::file::{FileMedium, FileOptions};

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::wire::{Asked, Attributes, FileSystem, Opened, ROOT, open};
+use pumice_nbd::Allocation;
 
 /// The name of the file if the name of the disk is not possible for a file.
 const PLAIN_NAME: &str = "disk";
@@ -108,14 +109,19 @@ impl DiskFile {
     ///
     /// # Errors
     /// Any other mode of fallocate, or a range outside of the disk.
-    pub(super) fn check_zero(&self, offset: u64, length: u64, mode: u32) -> Result<bool, Errno> {
+    pub(super) fn check_zero(
+        &self,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    ) -> Result<Allocation, Errno> {
         // A hole reads as zeroes up to its last byte. It is therefore not a trim, which keeps
         // partly covered blocks: a loop device punches holes for both discard and write-zeroes.
-        let keep_allocated = match mode & !KEEP_SIZE {
-            PUNCH_HOLE => false,
-            ZERO_RANGE => true,
+        let allocation = match mode & !KEEP_SIZE {
+            PUNCH_HOLE => Allocation::Release,
+            ZERO_RANGE => Allocation::Keep,
             _ => return Err(Errno::OPNOTSUPP),
         };
-        self.check_change(offset, length).map(|()| keep_allocated)
+        self.check_change(offset, length).map(|()| allocation)
     }
 }

@@ -24,7 +24,7 @@ use super::wire::{
 };
 use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::{AnyDisk, Durability};
+use pumice_nbd::{Allocation, AnyDisk, Durability};
 
 /// Requests read before other tasks run, and so the most replies to writes that are sent together:
 /// the first of them waits 16 times 10 us for the last, a quarter of the latency of a write at
@@ -206,7 +206,7 @@ impl Session {
             Asked::Sync => Work::Flush,
             Asked::Allocate { offset, length, mode } => {
                 match self.file.check_zero(offset, length, mode) {
-                    Ok(keep_allocated) => Work::Zero { offset, length, keep_allocated },
+                    Ok(allocation) => Work::Zero { offset, length, allocation },
                     Err(errno) => return self.device.reply_error(unique, errno),
                 }
             }
@@ -228,7 +228,7 @@ enum Work {
     Read { offset: u64, payload: Payload },
     Write { offset: u64, payload: Payload },
     Flush,
-    Zero { offset: u64, length: u64, keep_allocated: bool },
+    Zero { offset: u64, length: u64, allocation: Allocation },
 }
 
 impl Work {
@@ -246,9 +246,9 @@ impl Work {
                 return device.reply_to_write(unique, payload.bytes().len(), result);
             }
             Work::Flush => ("flush", disk.flush().await),
-            Work::Zero { offset, length, keep_allocated } => {
+            Work::Zero { offset, length, allocation } => {
                 let durability = Durability::Volatile;
-                let result = disk.write_zeroes(offset, length, keep_allocated, durability).await;
+                let result = disk.write_zeroes(offset, length, allocation, durability).await;
                 ("write_zeroes", result)
             }
         };

@@ -310,8 +310,8 @@ fn zeroes_and_syncs_reach_the_disk() {
             assert_eq!(kernel.allocate(offset, length, 0x03).await, Err(Errno::FBIG));
         }
     });
-    let zeroes = format!("zero 0 {SIZE} true Volatile");
-    assert_eq!(calls, ["zero 1 5000 false Volatile", &zeroes, "flush"]);
+    let zeroes = format!("zero 0 {SIZE} Keep Volatile");
+    assert_eq!(calls, ["zero 1 5000 Release Volatile", &zeroes, "flush"]);
 }
 
 #[test]

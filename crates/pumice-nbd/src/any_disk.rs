@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use futures_util::future::{FutureExt, LocalBoxFuture};
 
-use crate::disk::{Change, Disk, Durability, Extent};
+use crate::disk::{Allocation, Change, Disk, Durability, Extent};
 use pumice_drive::base::Result;
 
 /// [`Disk`] as an object, with boxed futures: a server is compiled once, in its own crate, and not
@@ -33,7 +33,7 @@ pub trait AnyDisk {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> LocalBoxFuture<'_, Result<()>>;
     fn prefetch(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, Result<()>>;
@@ -104,10 +104,10 @@ impl<D: Disk + 'static> AnyDisk for D {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> LocalBoxFuture<'_, Result<()>> {
-        Disk::write_zeroes(self, offset, len, keep_allocated, durability).boxed_local()
+        Disk::write_zeroes(self, offset, len, allocation, durability).boxed_local()
     }
 
     fn prefetch(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, Result<()>> {

@@ -1,6 +1,7 @@
 //! The interface between a server of a host protocol and the disk that it serves.
 
 use pumice_drive::base::{Error, ErrorKind, Result};
+pub use pumice_drive::controller::Allocation;
 use pumice_drive::controller::Drive;
 pub use pumice_drive::controller::{Content, Extent};
 
@@ -86,12 +87,12 @@ pub trait Disk {
         durability: Durability,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Makes a range read as zeroes; with `keep_allocated` it stays mapped.
+    /// Makes a range read as zeroes.
     fn write_zeroes(
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> impl Future<Output = Result<()>>;
 
@@ -180,12 +181,12 @@ impl Disk for Drive {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> Result<()> {
         match durability {
-            Durability::Volatile => self.write_zeroes(offset, len, keep_allocated).await,
-            Durability::Durable => self.write_zeroes_durable(offset, len, keep_allocated).await,
+            Durability::Volatile => self.write_zeroes(offset, len, allocation).await,
+            Durability::Durable => self.write_zeroes_durable(offset, len, allocation).await,
         }
     }
 

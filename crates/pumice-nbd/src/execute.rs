@@ -93,8 +93,8 @@ async fn without_data(disk: &dyn AnyDisk, command: Command) -> Result<()> {
         }
         _ if length == 0 => Ok(()),
         Verb::Trim => disk.trim(offset, length, durability).await,
-        Verb::WriteZeroes { keep_allocated } => {
-            disk.write_zeroes(offset, length, keep_allocated, durability).await
+        Verb::WriteZeroes { allocation } => {
+            disk.write_zeroes(offset, length, allocation, durability).await
         }
         Verb::Cache => disk.prefetch(offset, length).await,
         Verb::Read { .. } | Verb::Write | Verb::BlockStatus { .. } => {

@@ -162,7 +162,7 @@ mod tests;
 pub use any_disk::AnyDisk;
 pub use certificate::Validity;
 pub use client::{Capabilities, Client, Uri};
-pub use disk::{Change, Content, Disk, Durability, Extent};
+pub use disk::{Allocation, Change, Content, Disk, Durability, Extent};
 pub use export::{Announcement, Earlier, Export, Lineage};
 pub use handover::{Handover, Parked};
 pub use identity::Identity;

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::Disk;
-use crate::disk::{Change, Content, Durability, Extent};
+use crate::disk::{Allocation, Change, Content, Durability, Extent};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
@@ -206,10 +206,10 @@ impl Disk for MemoryDisk {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> Result<()> {
-        self.note(format!("zero {offset} {len} {keep_allocated} {durability:?}"));
+        self.note(format!("zero {offset} {len} {allocation:?} {durability:?}"));
         let range = self.touch(offset, len)?;
         self.bytes.borrow_mut()[range].fill(0);
         Ok(())

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chunks::Headers;
 use super::contexts::{Changes, Contexts};
-use super::disk::Durability;
+use super::disk::{Allocation, Durability};
 use super::wire::{self, Errno, Request, command};
 
 /// Longest read, and longest payload of a write, in bytes: the length that the protocol asks every
@@ -26,7 +26,7 @@ pub(super) enum Verb {
     Flush,
     Trim,
     WriteZeroes {
-        keep_allocated: bool,
+        allocation: Allocation,
     },
     Cache,
     /// `is_one`: one extent for each context.
@@ -192,10 +192,13 @@ fn verb(request: &Request, dialect: &Dialect) -> Option<Verb> {
         command::FLUSH => (Verb::Flush, 0),
         command::TRIM => (Verb::Trim, 0),
         command::WRITE_ZEROES => {
-            let keep_allocated = has(wire::COMMAND_FLAG_NO_HOLE);
+            let allocation = match has(wire::COMMAND_FLAG_NO_HOLE) {
+                true => Allocation::Keep,
+                false => Allocation::Release,
+            };
             // Carried out as a trim or a fill, which is always faster than a write.
             let flags = wire::COMMAND_FLAG_NO_HOLE | wire::COMMAND_FLAG_FAST_ZERO;
-            (Verb::WriteZeroes { keep_allocated }, flags)
+            (Verb::WriteZeroes { allocation }, flags)
         }
         command::CACHE => (Verb::Cache, 0),
         command::BLOCK_STATUS if !dialect.has_contexts() => return None,
@@ -356,7 +359,8 @@ mod tests {
     fn an_accepted_request_is_carried_over_whole() {
         let accepted =
             check(&request(command::WRITE_ZEROES, 3, 4096, 512), WRITABLE, &SIMPLE).unwrap();
-        let (verb, durability) = (Verb::WriteZeroes { keep_allocated: true }, Durability::Durable);
+        let verb = Verb::WriteZeroes { allocation: Allocation::Keep };
+        let durability = Durability::Durable;
         let expected = Command { verb, durability, cookie: 9, offset: 4096, length: 512 };
         assert_eq!(accepted, expected);
     }

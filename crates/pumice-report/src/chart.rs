@@ -178,7 +178,7 @@ impl BarChart {
     }
 
     /// Returns the numbers as a table: a row for each group, a column for each series.
-    pub fn to_table(&self) -> Table {
+    pub(crate) fn to_table(&self) -> Table {
         let series = self.series.iter().map(|name| named(name, &self.axis));
         let first = Column::left(&self.groups_title);
         let mut table = Table::with_columns(std::iter::once(first).chain(series).collect());
@@ -310,7 +310,7 @@ impl LineChart {
     /// evenly spaced ones are used, including the first and the last. A line shows its last point
     /// at or before that x, but nothing before its first and after its last point. Unconnected
     /// points are shown at their own x only.
-    pub fn to_table(&self, rows_max: usize) -> Table {
+    pub(crate) fn to_table(&self, rows_max: usize) -> Table {
         let series = self.series.iter().map(|it| named(&it.name, self.axis_of(it)));
         let first = named(&self.x.title, &self.x);
         let mut table = Table::with_columns(std::iter::once(first).chain(series).collect());

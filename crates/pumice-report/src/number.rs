@@ -65,12 +65,12 @@ impl Number {
     }
 
     /// Returns the rounded value, without deviation and unit.
-    pub fn value_text(&self) -> String {
+    pub(crate) fn value_text(&self) -> String {
         rounded(self.value, self.decimals)
     }
 
     /// Returns the rounded deviation, without unit; `None` if there is none.
-    pub fn deviation_text(&self) -> Option<String> {
+    pub(crate) fn deviation_text(&self) -> Option<String> {
         self.deviation.map(|deviation| rounded(deviation, self.decimals))
     }
 

@@ -346,7 +346,7 @@ impl<C: Clock> BlockMapped<C> {
     }
 
     /// Returns the flash operations so far.
-    pub fn flash_counts(&self) -> FlashCounts {
+    pub(crate) fn flash_counts(&self) -> FlashCounts {
         self.state.borrow().flash.counts()
     }
 

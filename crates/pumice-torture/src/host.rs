@@ -20,7 +20,7 @@ use super::verb::Verb;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
-use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Drive, Taken};
+use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Allocation, Drive, Taken};
 use pumice_nbd::Disk;
 use pumice_nbd::Durability::{self, Durable, Volatile};
 
@@ -210,7 +210,7 @@ impl Host {
                 self.write_at(offset, len as usize, number, Volatile).await?;
                 continue;
             }
-            let zeroes = self.drive.write_zeroes(offset, len, true);
+            let zeroes = self.drive.write_zeroes(offset, len, Allocation::Keep);
             let result = self.change(zero_steps(offset, len, number), Volatile, zeroes).await?;
             self.scene.ended(Verb::WriteZeroes, offset, len, &result)?;
         }
@@ -247,7 +247,8 @@ impl Host {
         if kind == 0 {
             return self.trim(offset, len, number, durability).await;
         }
-        let zeroes = Disk::write_zeroes(&*self.drive, offset, len, kind == 1, durability);
+        let allocation = if kind == 1 { Allocation::Keep } else { Allocation::Release };
+        let zeroes = Disk::write_zeroes(&*self.drive, offset, len, allocation, durability);
         let result = self.change(zero_steps(offset, len, number), durability, zeroes).await?;
         let has_edges = !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK);
         let verb = if has_edges { Verb::Write } else { Verb::WriteZeroes };

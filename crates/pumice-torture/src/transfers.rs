@@ -25,8 +25,8 @@ use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
-    Depth, Drive, OpenOptions, Partial, Receive, Resize, Send, SnapshotInfo, Spec, TransferReader,
-    View, check, create, transfer_batch_bytes,
+    Depth, Drive, OpenOptions, Partial, Receive, Resize, SendStream, SnapshotInfo, Spec,
+    TransferReader, View, check, create, transfer_batch_bytes,
 };
 use pumice_drive::format::TRANSFER_HEAD_BYTES;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
@@ -109,7 +109,7 @@ pub(super) async fn collect(
     start: u64,
     mut pause: impl AsyncFnMut(),
 ) -> Result<Vec<u8>> {
-    let mut send = Send::new(view, base, start)?;
+    let mut send = SendStream::new(view, base, start)?;
     let mut bytes = Vec::new();
     while let Some(part) = send.next().await? {
         bytes.extend_from_slice(&part);

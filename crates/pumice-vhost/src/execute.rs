@@ -7,7 +7,7 @@ use crate::request::{Command, ID_BYTES, Parts, Range, Segment, Status, copy_in, 
 use crate::ring::{Device, Taker};
 use crate::workers::Worker;
 use pumice_drive::base::{Error, Result};
-use pumice_nbd::Durability;
+use pumice_nbd::{Allocation, Durability};
 
 /// A request that may wait.
 enum Work {
@@ -125,7 +125,11 @@ impl Work {
             Self::WriteZeroes(ranges, _charge) => {
                 let work = async {
                     for Range { offset, length, may_unmap } in ranges {
-                        disk.write_zeroes(offset, length, !may_unmap, durability).await?;
+                        let allocation = match may_unmap {
+                            true => Allocation::Release,
+                            false => Allocation::Keep,
+                        };
+                        disk.write_zeroes(offset, length, allocation, durability).await?;
                     }
                     Ok(())
                 };

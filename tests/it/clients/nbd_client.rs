@@ -14,6 +14,7 @@ use std::task::Poll;
 use pumice_drive::base::seed::random;
 use pumice_drive::base::{AlignedBuffer, ErrorKind, Result};
 use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::Allocation::{Keep, Release};
 use pumice_nbd::Durability::{Durable, Volatile};
 use pumice_nbd::client::{Client, Uri};
 use rand::RngExt;
@@ -99,8 +100,8 @@ async fn exercise(client: &Client) -> Vec<u8> {
                 let range = at..at + length;
                 if round % 7 == 6 {
                     area[range.clone()].fill(0);
-                    let keep = round % 2 == 0;
-                    client.write_zeroes(offset, length as u64, keep, Volatile).await.unwrap();
+                    let allocation = if round % 2 == 0 { Keep } else { Release };
+                    client.write_zeroes(offset, length as u64, allocation, Volatile).await.unwrap();
                 } else {
                     let mut data = AlignedBuffer::zeroed(length);
                     data.fill_with(|| random.random());

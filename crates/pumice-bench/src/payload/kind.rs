@@ -103,7 +103,7 @@ impl fmt::Display for KindName {
 
 impl KindName {
     /// Returns whether the kind takes a requested saving.
-    pub fn takes_saving(&self) -> bool {
+    pub(crate) fn takes_saving(&self) -> bool {
         matches!(self, Self::Exact | Self::Spread | Self::Iozone(_))
     }
 

@@ -10,7 +10,7 @@ use pumice_drive::codec::Codec;
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 
 /// Minimum unit in bytes, a sector.
-pub const UNIT_BYTES_MIN: usize = 512;
+pub(crate) const UNIT_BYTES_MIN: usize = 512;
 
 /// Kind of data.
 #[derive(Clone, Debug, PartialEq)]

@@ -32,7 +32,7 @@ const MIDDLE_BYTES: usize = 16 << 10;
 pub(super) const PROFILE_WINDOWS_MAX: usize = 2048;
 
 /// Maximum size of a profile file in bytes; the largest file this program writes has a sixth of it.
-pub const PROFILE_FILE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const PROFILE_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Version of the file format.
 const VERSION: u32 = 1;

@@ -108,7 +108,7 @@ impl Stream {
     }
 
     /// Fills `buffer` with the units from number `unit` on, independently of the stream's position.
-    pub fn fill_at(&self, unit: u64, buffer: &mut [u8]) {
+    pub(crate) fn fill_at(&self, unit: u64, buffer: &mut [u8]) {
         for (number, target) in (unit..).zip(buffer.chunks_mut(self.shared.unit_bytes)) {
             self.fill_unit(self.content_unit(number), target);
         }

@@ -29,7 +29,7 @@ pub const VISIT_SPREAD: f64 = 0.03;
 
 /// Minimum number of runs of each target in a visit: with 3 and 3, one arrangement in ten is
 /// ordered.
-pub const VISIT_RUNS_MIN: usize = 4;
+pub(crate) const VISIT_RUNS_MIN: usize = 4;
 
 /// Which values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -160,7 +160,7 @@ pub fn compare(
 ///
 /// Source: Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
 /// Statistics 6 (1979).
-pub fn holm(p: &[f64]) -> Vec<f64> {
+fn holm(p: &[f64]) -> Vec<f64> {
     let mut corrected: Vec<f64> =
         p.iter().map(|p| if (0.0..=1.0).contains(p) { *p } else { 1.0 }).collect();
     let mut order: Vec<usize> = (0..p.len()).collect();
@@ -265,7 +265,7 @@ impl Comparison {
 
     /// Returns the comparison if other values are better: the test is two-sided.
     #[must_use]
-    pub fn with_better(mut self, better: Better) -> Self {
+    pub(crate) fn with_better(mut self, better: Better) -> Self {
         self.better = better;
         self.verdict = self.judge();
         self

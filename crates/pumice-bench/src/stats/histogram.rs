@@ -75,7 +75,7 @@ impl Latencies {
     }
 
     /// Counts `count` equal latencies, as [`Self::record`] does for one.
-    pub fn record_many(&mut self, latency_ns: u64, count: u64) {
+    pub(crate) fn record_many(&mut self, latency_ns: u64, count: u64) {
         // With a count of zero, the library would still take the value as the maximum.
         if count > 0 {
             self.0.saturating_record_n(latency_ns.min(LATENCY_NS_MAX), count);

@@ -34,7 +34,7 @@ impl Interval {
     }
 
     /// Returns half the width as a share of `mean`; `None` unless the mean is above zero.
-    pub fn half_width_of(self, mean: f64) -> Option<f64> {
+    pub(crate) fn half_width_of(self, mean: f64) -> Option<f64> {
         (mean > 0.0).then(|| (self.high - self.low) / 2.0 / mean)
     }
 }

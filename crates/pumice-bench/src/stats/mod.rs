@@ -31,21 +31,21 @@ mod summary;
 mod trend;
 mod turns;
 
-pub use comparison::{
-    Better, Comparison, Design, Pair, VISIT_RUNS_MIN, VISIT_SPREAD, Verdict, compare, holm,
-};
+pub use comparison::{Better, Comparison, Design, Pair, VISIT_SPREAD, Verdict, compare};
 pub use enough::{Goal, Progress, RUNS_LEAST, enough};
 pub use histogram::{LATENCY_NS_MAX, Latencies, Percentiles};
 pub use interval::Interval;
-pub use outliers::{OUTLIER_SCORE, Outlier, outliers};
+pub(crate) use outliers::outliers;
+pub use outliers::{OUTLIER_SCORE, Outlier};
 pub use power::Planned;
 pub use sample::MAGNITUDE_MAX;
 pub use steady::{RANGE_MAX, Rounds, SLOPE_MAX, WINDOW_ROUNDS, Window, steady};
 pub use summary::Summary;
-pub use trend::{Direction, EXACT_ORDER_MAX, Trend, trend};
+pub(crate) use trend::trend;
+pub use trend::{Direction, EXACT_ORDER_MAX, Trend};
 
 /// p values from this limit on count as chance. A convention.
-pub const SIGNIFICANT_P: f64 = 0.05;
+pub(crate) const SIGNIFICANT_P: f64 = 0.05;
 
 #[cfg(test)]
 mod tests;

@@ -45,7 +45,7 @@ pub struct Outlier {
 ///
 /// Source: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", ASQC (1993); replacing a
 /// median of zero by the mean follows IBM SPSS.
-pub fn outliers(values: &[f64]) -> Option<Vec<Outlier>> {
+pub(crate) fn outliers(values: &[f64]) -> Option<Vec<Outlier>> {
     let values = sample::measured(values).filter(|values| values.len() >= RUNS_MIN)?;
     let median = sample::median(values);
     let distances: Vec<f64> = values.iter().map(|value| (value - median).abs()).collect();

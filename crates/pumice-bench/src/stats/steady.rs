@@ -72,7 +72,7 @@ pub fn steady(rounds: &[f64]) -> Rounds {
 
 impl Window {
     /// Returns whether both criteria are met.
-    pub fn is_steady(self) -> bool {
+    pub(crate) fn is_steady(self) -> bool {
         self.range_passes && self.slope_passes
     }
 

@@ -50,7 +50,7 @@ pub struct Trend {
 /// Source: Spearman, "The Proof and Measurement of Association between Two Things", American
 /// Journal of Psychology 15 (1904); both p values: Kendall and Gibbons, "Rank Correlation Methods",
 /// 5th edition (1990), chapter 4.
-pub fn trend(values: &[f64]) -> Option<Trend> {
+pub(crate) fn trend(values: &[f64]) -> Option<Trend> {
     let n = sample::measured(values).filter(|values| values.len() >= 3)?.len();
     let ranks: Vec<i64> = doubled_ranks(values).into_iter().map(|rank| rank as i64).collect();
     let covariance = covariance(&ranks);

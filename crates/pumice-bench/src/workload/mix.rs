@@ -14,7 +14,7 @@ use pumice_drive::base::units::format_size_exact;
 /// Maximum number of kinds of a mix: the lines of an access specification.
 ///
 /// Source: Iometer 1.1.0, `MAX_ACCESS_SPECS`.
-pub const ACCESSES_MAX: usize = 100;
+pub(crate) const ACCESSES_MAX: usize = 100;
 
 /// Maximum pause between bursts, in milliseconds: a minute (arbitrary).
 const PAUSE_MS_MAX: u32 = 60_000;

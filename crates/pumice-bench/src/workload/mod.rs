@@ -21,8 +21,9 @@ mod span;
 mod spec;
 
 pub use files::{FILES_MAX, FileSet};
-pub use mix::{ACCESSES_MAX, Access};
-pub use plan::{Cache, LEVELS_MAX, Level, Order, Plan, RUNS_MAX, TESTS_MAX, Test, Unit};
+pub(crate) use mix::ACCESSES_MAX;
+pub use mix::Access;
+pub use plan::{Cache, Level, Order, Plan, RUNS_MAX, TESTS_MAX, Test, Unit};
 pub use preset::{Changes, PRESETS, Preset};
 pub(crate) use span::memory_of;
 pub use span::{memory_bytes, parse_span};

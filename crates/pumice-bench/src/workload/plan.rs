@@ -15,7 +15,7 @@ use crate::workload::{DEPTH_MAX, Operation, RECORD_BYTES_MIN, Workload};
 /// Maximum number of tests, levels and runs: a larger plan is a mistake.
 pub const TESTS_MAX: usize = 500;
 /// See [`TESTS_MAX`].
-pub const LEVELS_MAX: usize = 50;
+const LEVELS_MAX: usize = 50;
 /// See [`TESTS_MAX`].
 pub const RUNS_MAX: u32 = 1000;
 
@@ -297,7 +297,7 @@ impl Plan {
     }
 
     /// Returns the begin of the used part of the target, in bytes.
-    pub fn begin_bytes(&self) -> u64 {
+    pub(crate) fn begin_bytes(&self) -> u64 {
         self.on_target().map(|workload| workload.shift_bytes).min().unwrap_or(0)
     }
 

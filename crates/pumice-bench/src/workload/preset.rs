@@ -372,7 +372,7 @@ impl Preset {
 
     /// Returns whether this is the text of another tool's file that [`Self::load`] reads. Its
     /// beginning is enough.
-    pub fn is_of_another_tool(text: &str) -> bool {
+    pub(crate) fn is_of_another_tool(text: &str) -> bool {
         import(text, "").is_some()
     }
 

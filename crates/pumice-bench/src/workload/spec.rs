@@ -174,7 +174,7 @@ impl Operation {
 
     /// Returns whether the operation reads any content of the target: no data is written before it,
     /// unless the target is the bench's own file.
-    pub fn reads_as_it_is(self) -> bool {
+    pub(crate) fn reads_as_it_is(self) -> bool {
         matches!(self, Self::SurfaceRead | Self::AccessRead | Self::BurstRead)
     }
 
@@ -458,7 +458,7 @@ impl Workload {
     }
 
     /// Returns the mean bytes of a request.
-    pub fn mean_bytes(&self) -> f64 {
+    pub(crate) fn mean_bytes(&self) -> f64 {
         let part = |access: &Access| access.bytes as f64 * f64::from(access.share_percent) / 100.0;
         if self.mix.is_empty() { self.record_bytes as f64 } else { self.mix.iter().map(part).sum() }
     }
@@ -509,7 +509,7 @@ impl Workload {
     }
 
     /// Returns whether every request covers whole 4 KiB blocks.
-    pub fn is_block_aligned(&self) -> bool {
+    pub(crate) fn is_block_aligned(&self) -> bool {
         let block = BLOCK_BYTES as u64;
         let aligned = |access: &Access| access.step_bytes().is_multiple_of(block);
         self.piece_bytes().is_multiple_of(block)

@@ -25,7 +25,7 @@ pub fn crc32(bytes: &[u8]) -> u32 {
 
 /// Returns the CRC-32C of `first` followed by `second`.
 #[expect(clippy::cast_possible_truncation, reason = "the digest of a 32-bit CRC has 32 bits")]
-pub fn crc32_pair(first: &[u8], second: &[u8]) -> u32 {
+pub(crate) fn crc32_pair(first: &[u8], second: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(first);
     digest.update(second);

@@ -46,7 +46,7 @@ impl fmt::Display for SeqNo {
 /// # Panics
 /// If it is longer than any segment can be.
 #[inline]
-pub fn len_u32(len: usize) -> u32 {
+pub(crate) fn len_u32(len: usize) -> u32 {
     u32::try_from(len).expect("lengths within a segment have 32 bits")
 }
 
@@ -55,7 +55,7 @@ pub fn len_u32(len: usize) -> u32 {
 /// # Panics
 /// If nothing in memory can have this length.
 #[inline]
-pub fn len_usize(len: u64) -> usize {
+pub(crate) fn len_usize(len: u64) -> usize {
     usize::try_from(len).expect("lengths in memory fit the address space")
 }
 

@@ -29,7 +29,7 @@ pub const INDEPENDENT_BLOCKS_MAX: usize = 8;
 const ENTRY_BYTES: usize = 6;
 
 /// Bytes of a table that is stored alone: eight entries; the entries of absent blocks are zero.
-pub const BLOCK_TABLE_BYTES: usize = INDEPENDENT_BLOCKS_MAX * ENTRY_BYTES;
+pub(crate) const BLOCK_TABLE_BYTES: usize = INDEPENDENT_BLOCKS_MAX * ENTRY_BYTES;
 
 /// The bits of an entry's first two bytes that hold the length; the others hold the encoding.
 const LENGTH_BITS: u32 = 13;

@@ -102,7 +102,7 @@ impl Decompressor {
     ///
     /// # Errors
     /// As [`Decompressor::decompress_block`].
-    pub fn decompress_stored(
+    pub(crate) fn decompress_stored(
         &mut self,
         table: &BlockTable,
         index: usize,

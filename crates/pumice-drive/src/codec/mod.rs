@@ -37,8 +37,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use backoff::FRAMES_MISSED_MAX;
+pub(crate) use blocks::BLOCK_TABLE_BYTES;
 pub(crate) use blocks::cut as cut_blocks;
-pub use blocks::{BLOCK_TABLE_BYTES, BlockTable, INDEPENDENT_BLOCKS_MAX};
+pub use blocks::{BlockTable, INDEPENDENT_BLOCKS_MAX};
 pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
 pub use engine::Engine;
@@ -117,7 +118,7 @@ impl From<Codec> for String {
 
 impl Codec {
     /// Returns the number and the level in the form of the superblock.
-    pub fn to_format(self) -> (u16, i32) {
+    pub(crate) fn to_format(self) -> (u16, i32) {
         match self {
             Codec::None => (0, 0),
             Codec::Lz4 => (1, 0),

@@ -59,13 +59,14 @@ pub use maintenance::{
     Compacted, Flattened, Rekeyed, Resize, Resized, SettingsChange, SettingsChanged, SnapshotInfo,
     StoredSettings, SuspendedChanges,
 };
-pub use operations::{Changed, Compared, Content, Extent};
+pub use operations::{Allocation, Changed, Compared, Content, Extent};
 pub use options::{
-    CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT,
-    MAP_CACHE_BYTES_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT, READ_CACHE_BYTES_DEFAULT,
+    COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT,
 };
 pub use rebuild::{
     DamagedDrive, Finder, Identity, Parts, RebuiltFrom, complete_target, copy_into, create_target,
 };
 pub use space::benefit_over_cost;
-pub use transfer::{Receive, Received, Send, Sent, TransferReader, View, transfer_batch_bytes};
+pub use transfer::{
+    Receive, Received, SendStream, Sent, TransferReader, View, transfer_batch_bytes,
+};

@@ -12,15 +12,15 @@ use crate::codec::Codec;
 
 /// Default bytes of clean and dirty leaves of the map in memory: the whole map of a disk of 64 GiB
 /// that was written in random blocks.
-pub const MAP_CACHE_BYTES_DEFAULT: usize = 256 << 20;
+pub(crate) const MAP_CACHE_BYTES_DEFAULT: usize = 256 << 20;
 
 /// Default maximum bytes of log between checkpoints: the amount that is read again, in a second or
 /// less, when a drive is opened after a crash.
-pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
+const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// Default bytes of memory for decoded blocks that were read: modest, as most hosts have a cache of
 /// their own.
-pub const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
+const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
 
 /// Default bytes of memory for data that is read ahead of sequential readers: enough for three or
 /// four of them whose data does not compress.

@@ -22,7 +22,7 @@ use crate::base::{Error, ErrorKind, Lba, Result};
 pub const SEAL_BYTES: usize = NONCE_BYTES + MAC_BYTES;
 
 /// Bytes of a tag, and of a whole MAC.
-pub const MAC_BYTES: usize = 16;
+pub(crate) const MAC_BYTES: usize = 16;
 
 /// The cipher of a drive that is not encrypted.
 pub static PLAIN: Cipher = Cipher(None);
@@ -120,7 +120,7 @@ impl Cipher {
 
     /// Returns whether payloads of both generations are sealed with one key.
     #[inline]
-    pub fn is_same_key(&self, one: u64, other: u64) -> bool {
+    pub(crate) fn is_same_key(&self, one: u64, other: u64) -> bool {
         match &self.0 {
             None => true,
             Some(ring) => std::ptr::eq(ring.epoch(one), ring.epoch(other)),
@@ -231,7 +231,7 @@ impl Cipher {
     /// # Panics
     /// If nothing is encrypted.
     #[inline]
-    pub fn record_mac(&self, generation: u64, bytes: &[u8]) -> u32 {
+    pub(crate) fn record_mac(&self, generation: u64, bytes: &[u8]) -> u32 {
         let mac = self.ring().epoch(generation).keys.record.of(bytes);
         u32::from_le_bytes(*mac.first_chunk().expect("a MAC is longer"))
     }
@@ -240,7 +240,7 @@ impl Cipher {
     ///
     /// # Panics
     /// If nothing is encrypted.
-    pub fn batch_mac(&self, generation: u64, bytes: &[u8]) -> u64 {
+    pub(crate) fn batch_mac(&self, generation: u64, bytes: &[u8]) -> u64 {
         let mac = self.ring().epoch(generation).keys.batch.of(bytes);
         u64::from_le_bytes(*mac.first_chunk().expect("a MAC is longer"))
     }
@@ -249,7 +249,7 @@ impl Cipher {
     ///
     /// # Panics
     /// If nothing is encrypted.
-    pub fn superblock_mac(&self, since: u64, bytes: &[u8]) -> [u8; MAC_BYTES] {
+    pub(crate) fn superblock_mac(&self, since: u64, bytes: &[u8]) -> [u8; MAC_BYTES] {
         self.ring().epoch(since).keys.superblock.of(bytes)
     }
 
@@ -293,7 +293,7 @@ impl Cipher {
     ///
     /// # Errors
     /// `Corrupt` if a byte differs.
-    pub fn unwrap_earlier(
+    pub(crate) fn unwrap_earlier(
         uuid: Uuid,
         master: &MasterKey,
         wrapped: &[u8; NONCE_BYTES + WRAPPED_BYTES],

@@ -32,10 +32,10 @@ mod recovery;
 mod wrap;
 mod xts;
 
-pub use cipher::{Binding, Cipher, MAC_BYTES, PLAIN, SEAL_BYTES, Wrapped};
+pub(crate) use cipher::MAC_BYTES;
+pub use cipher::{Binding, Cipher, PLAIN, SEAL_BYTES, Wrapped};
 pub use keys::{KEY_BYTES, MasterKey};
 pub use random::Randomness;
 pub use recovery::RecoveryCode;
-pub use wrap::{
-    Derivation, KEY_SECRET_BYTES_MIN, NONCE_BYTES, SALT_BYTES, Secret, WRAPPED_BYTES, unwrap, wrap,
-};
+pub use wrap::{Derivation, KEY_SECRET_BYTES_MIN, Secret, unwrap, wrap};
+pub(crate) use wrap::{NONCE_BYTES, SALT_BYTES, WRAPPED_BYTES};

@@ -13,13 +13,13 @@ use super::keys::{KEY_BYTES, MasterKey, aead, derive};
 use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 
 /// Bytes of a salt.
-pub const SALT_BYTES: usize = 32;
+pub(crate) const SALT_BYTES: usize = 32;
 
 /// Bytes of a nonce.
-pub const NONCE_BYTES: usize = 12;
+pub(crate) const NONCE_BYTES: usize = 12;
 
 /// Bytes of a wrapped master key.
-pub const WRAPPED_BYTES: usize = KEY_BYTES + 16;
+pub(crate) const WRAPPED_BYTES: usize = KEY_BYTES + 16;
 
 /// Least bytes of a secret that is no passphrase: only its length protects it.
 pub const KEY_SECRET_BYTES_MIN: usize = 32;
@@ -72,7 +72,8 @@ pub enum Derivation {
 impl Derivation {
     /// The default for passphrases: a tenth of a second and 64 MiB, which every machine that serves
     /// a drive has. Source: RFC 9106, section 4, the second recommended option.
-    pub const PASSPHRASE: Self = Self::Argon2id { memory_kib: 64 << 10, passes: 3, lanes: 4 };
+    pub(crate) const PASSPHRASE: Self =
+        Self::Argon2id { memory_kib: 64 << 10, passes: 3, lanes: 4 };
 
     /// Returns whether this program accepts these parameters.
     pub fn is_possible(&self) -> bool {

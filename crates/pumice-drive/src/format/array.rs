@@ -19,7 +19,7 @@ pub const ARRAY_HEADER_BYTES: usize = LENGTH as usize;
 const LENGTH: u32 = 4096;
 
 /// The first eight bytes of a header.
-pub const ARRAY_MAGIC: [u8; 8] = *b"PUMICEAR";
+const ARRAY_MAGIC: [u8; 8] = *b"PUMICEAR";
 
 const VERSION: u32 = 1;
 
@@ -201,7 +201,7 @@ impl ArrayHeader {
     }
 
     /// Returns the entry of the member that has this header.
-    pub fn own_entry(&self) -> Option<&ArrayMember> {
+    fn own_entry(&self) -> Option<&ArrayMember> {
         self.members.iter().find(|member| member.uuid == self.own)
     }
 

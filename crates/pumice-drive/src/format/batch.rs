@@ -144,7 +144,7 @@ impl BatchHeader {
     ///
     /// # Panics
     /// If a rule is violated.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         assert!(self.seq > self.watermark, "a batch is sealed before it is durable");
         assert!(self.batch_bytes() <= BATCH_BYTES_MAX as u64, "a batch fits in a reader's buffer");
         assert!(
@@ -194,7 +194,7 @@ impl BatchHeader {
     ///
     /// # Panics
     /// As [`BatchHeader::encode_into`].
-    pub fn encode_with(&self, target: &mut [u8], cipher: &Cipher) -> u64 {
+    pub(crate) fn encode_with(&self, target: &mut [u8], cipher: &Cipher) -> u64 {
         let mut layout = Layout::new_zeroed();
         layout.magic = MAGIC;
         layout.records_checksum = self.records_checksum.into();

@@ -29,7 +29,7 @@ pub const META_PREFIX_BYTES: usize = 8;
 /// KiB, so that a [`MetadataAddress`] can name them. A root, which the superblock names, may have
 /// this many: 65 thousand pieces, enough for the table of [`SEGMENTS_MAX`] segments, which takes
 /// half of it, all directory pages, and 20 million dropped ranges.
-pub const META_RAW_BYTES_MAX: usize = 512 << 10;
+pub(crate) const META_RAW_BYTES_MAX: usize = 512 << 10;
 
 /// Maximum number of segments of a drive that is made or grown: a root names their table.
 pub const SEGMENTS_MAX: u32 = 1 << 24;
@@ -226,7 +226,7 @@ impl Root {
     ///
     /// # Panics
     /// If a rule is violated.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         assert!(self.watermark.0 < SEQ_END, "a sequence number has 56 bits");
         assert!(self.size_bytes <= super::SIZE_BYTES_MAX, "the size of a disk");
         assert!(self.segment_count <= super::META_SEGMENTS_MAX, "an address names any segment");
@@ -262,7 +262,7 @@ impl Root {
 
     /// Returns the generation of a segment in which the checkpoint wrote metadata; `None` for other
     /// segments, or if it is not known here.
-    pub fn generation_of(&self, segment: SegmentId) -> Option<u64> {
+    pub(crate) fn generation_of(&self, segment: SegmentId) -> Option<u64> {
         let [_host, _moved, meta] = &self.tails;
         let tail = meta.as_ref().map(|tail| (tail.segment, tail.generation));
         let opened = self.opened_segments.iter().map(|opened| (opened.segment, opened.generation));

@@ -16,10 +16,10 @@ use super::map::{META_SEGMENTS_MAX, MapLimits};
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
 /// Maximum number of entries of a piece of a forwarding table, which has 16 KiB.
-pub const FORWARDS_IN_A_PIECE: usize = (16 << 10) / size_of::<ForwardLayout>() - 1;
+pub(crate) const FORWARDS_IN_A_PIECE: usize = (16 << 10) / size_of::<ForwardLayout>() - 1;
 
 /// Maximum number of pieces of all tables: a root counts them in 16 bits.
-pub const FORWARD_PIECES_MAX: usize = u16::MAX as usize;
+pub(crate) const FORWARD_PIECES_MAX: usize = u16::MAX as usize;
 
 layout! {
     struct ForwardsLayout: 32 {

@@ -18,7 +18,7 @@ pub const KEY_SLOTS: usize = 8;
 pub const KEY_SLOT_BYTES: usize = 128;
 
 /// Bytes of an earlier master key: nonce, key, tag.
-pub const EARLIER_KEY_BYTES: usize = NONCE_BYTES + WRAPPED_BYTES;
+pub(crate) const EARLIER_KEY_BYTES: usize = NONCE_BYTES + WRAPPED_BYTES;
 
 layout! {
     struct Layout: 128 {

@@ -32,7 +32,7 @@ pub const DIRECTORY_PAGE_BYTES: usize = DIRECTORY_PAGE_LEAVES * 8;
 pub const LEAF_BLOCKS: u16 = 1024;
 
 /// Bytes of one run of a leaf.
-pub const LEAF_RUN_BYTES: usize = 16;
+pub(crate) const LEAF_RUN_BYTES: usize = 16;
 
 /// Bytes of the table of a frame of independent blocks in a leaf.
 pub const LEAF_TABLE_BYTES: usize = 48;

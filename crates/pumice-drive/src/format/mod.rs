@@ -36,36 +36,42 @@ mod superblock;
 mod transfer;
 
 pub use array::{
-    ARRAY_HEADER_BYTES, ARRAY_MAGIC, ARRAY_MEMBERS_MAX, ArrayHeader, ArrayLayout, ArrayMember,
-    MEMBER_PATH_MAX, MemberState,
+    ARRAY_HEADER_BYTES, ARRAY_MEMBERS_MAX, ArrayHeader, ArrayLayout, ArrayMember, MEMBER_PATH_MAX,
+    MemberState,
 };
 pub use batch::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
     chain_record, chain_start,
 };
+pub(crate) use checkpoint::META_RAW_BYTES_MAX;
 pub use checkpoint::{
-    DroppedRange, META_PREFIX_BYTES, META_RAW_BYTES_MAX, OpenedSegment, Root, SEGMENTS_MAX,
-    StreamTail, TableEntry, meta_payload,
+    DroppedRange, META_PREFIX_BYTES, OpenedSegment, Root, SEGMENTS_MAX, StreamTail, TableEntry,
+    meta_payload,
 };
-pub use forward::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPiece};
-pub use keys::{EARLIER_KEY_BYTES, KEY_SLOT_BYTES, KEY_SLOTS, KeyArea, KeySlot, SlotKind};
+pub(crate) use forward::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE};
+pub use forward::{Forward, ForwardPiece};
+pub(crate) use keys::EARLIER_KEY_BYTES;
+pub use keys::{KEY_SLOT_BYTES, KEY_SLOTS, KeyArea, KeySlot, SlotKind};
 pub use layout::Field;
+pub(crate) use map::LEAF_RUN_BYTES;
 pub use map::{
-    DIRECTORY_PAGE_BYTES, DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_BLOCKS, LEAF_RUN_BYTES,
-    LEAF_TABLE_BYTES, LEAF_TABLES_MAX, LeafTable, META_RECORD_BYTES_MAX, META_SEGMENTS_MAX,
-    MapLimits, MetadataAddress, RunContent, TABLE_BLOCKS_MIN, decode_leaf, decode_page,
-    encode_page, encode_run, leaf_bytes_max,
+    DIRECTORY_PAGE_BYTES, DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_BLOCKS, LEAF_TABLE_BYTES,
+    LEAF_TABLES_MAX, LeafTable, META_RECORD_BYTES_MAX, META_SEGMENTS_MAX, MapLimits,
+    MetadataAddress, RunContent, TABLE_BLOCKS_MIN, decode_leaf, decode_page, encode_page,
+    encode_run, leaf_bytes_max,
 };
+pub(crate) use record::SEALED;
 pub use record::{
-    META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SEALED, SOURCE_BYTES,
-    Source, check_payload,
+    META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES, Source,
+    check_payload,
 };
-pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, epoch_of, generation};
+pub(crate) use segment::epoch_of;
+pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, generation};
 pub use snapshot::{
-    CLONE_PATH_MAX, CLONES_MAX, Listed, RegisteredClone, SNAPSHOT_NAME_MAX, SNAPSHOTS_IN_A_PIECE,
+    CLONE_PATH_MAX, Listed, RegisteredClone, SNAPSHOT_NAME_MAX, SNAPSHOTS_IN_A_PIECE,
     SNAPSHOTS_MAX, Snapshot, check_clone_path, check_snapshot_name, check_snapshots,
-    decode_snapshots,
 };
+pub(crate) use snapshot::{CLONES_MAX, decode_snapshots};
 pub use superblock::{
     BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
     INDEPENDENT_BLOCKS_MAX, ORIGIN_PATH_MAX, Origin, Receiving, SEGMENT_BYTES_MAX,

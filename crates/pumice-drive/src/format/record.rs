@@ -71,7 +71,7 @@ const CHECKSUM_BYTES: usize = size_of::<U32>();
 const SOURCES_BYTES_MAX: usize = super::FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
 
 /// The bit of an encoding that says that the payload is encrypted.
-pub const SEALED: u8 = 0x80;
+pub(crate) const SEALED: u8 = 0x80;
 
 /// [`SEAL_BYTES`] in the width of lengths in records.
 const SEAL_LENGTH: u32 = 28;
@@ -257,7 +257,7 @@ impl Record {
     /// # Panics
     /// If a rule is violated.
     #[inline]
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         const BLOCKS_MAX: u64 = super::SIZE_BYTES_MAX / BLOCK_BYTES as u64;
         let (lba, blocks) = self.lba_range();
         assert!(
@@ -358,7 +358,7 @@ impl Record {
     /// # Panics
     /// As [`Record::encode_into`].
     #[inline]
-    pub fn encode_with(
+    pub(crate) fn encode_with(
         &self,
         address: RecordAddress,
         sources: &[Source],
@@ -484,7 +484,7 @@ impl Record {
 
     /// Returns the sources of this record, which was decoded from the start of `bytes` at
     /// `address`, on a drive with a cipher.
-    pub fn sources_with(
+    pub(crate) fn sources_with(
         &self,
         bytes: &[u8],
         address: RecordAddress,

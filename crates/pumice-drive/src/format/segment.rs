@@ -122,7 +122,7 @@ impl Stream {
 }
 
 /// Returns the epoch in which a segment of this generation was started.
-pub fn epoch_of(generation: u64) -> u32 {
+pub(crate) fn epoch_of(generation: u64) -> u32 {
     (generation >> 32) as u32
 }
 
@@ -138,7 +138,7 @@ impl SegmentHeader {
     ///
     /// # Panics
     /// If a rule is violated.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         let shape = &self.shape;
         assert!(self.first_seq.0 > 0, "the first batch of a drive is 1");
         assert!(self.opening_seq <= self.first_seq, "a segment is started after the opening");

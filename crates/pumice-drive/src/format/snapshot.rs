@@ -20,7 +20,7 @@ pub const SNAPSHOTS_MAX: usize = 1024;
 pub const SNAPSHOTS_IN_A_PIECE: usize = (16 << 10) / Snapshot::BYTES;
 
 /// Maximum number of clones of all snapshots of a drive.
-pub const CLONES_MAX: usize = 1024;
+pub(crate) const CLONES_MAX: usize = 1024;
 
 /// Maximum number of bytes of the path of a clone.
 pub const CLONE_PATH_MAX: usize = 255;
@@ -174,7 +174,7 @@ impl Snapshot {
     pub const BYTES: usize = size_of::<SnapshotLayout>();
 
     /// Returns the entry of the bookmark that the snapshot becomes.
-    pub fn as_bookmark(&self) -> Self {
+    pub(crate) fn as_bookmark(&self) -> Self {
         Self { yields: false, is_bookmark: true, ..self.clone() }
     }
 
@@ -303,7 +303,7 @@ pub fn check_clone_path(path: &str) -> Result<()> {
 ///
 /// # Errors
 /// `Corrupt`.
-pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<Snapshot>> {
+pub(crate) fn decode_snapshots(bytes: &[u8]) -> Result<Vec<Snapshot>> {
     let mut list: Vec<Snapshot> = Vec::new();
     let mut clones = 0;
     for entry in bytes.chunks(Snapshot::BYTES) {

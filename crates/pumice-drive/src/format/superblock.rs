@@ -318,7 +318,7 @@ impl Superblock {
     ///
     /// # Panics
     /// If a rule is violated.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         assert_eq!(self.impossible(), None, "a superblock that no program would open");
         if let Some(checkpoint) = &self.checkpoint {
             assert!(checkpoint.record_bytes > 0, "an empty root means that there is no checkpoint");
@@ -334,7 +334,7 @@ impl Superblock {
     ///
     /// # Panics
     /// If the drive is encrypted, and the cipher is not.
-    pub fn encode_with(&self, cipher: &Cipher) -> [u8; SUPERBLOCK_BYTES] {
+    pub(crate) fn encode_with(&self, cipher: &Cipher) -> [u8; SUPERBLOCK_BYTES] {
         let mut layout = Layout::new_zeroed();
         layout.magic = SUPERBLOCK_MAGIC;
         layout.version = FORMAT_VERSION.into();
@@ -400,7 +400,7 @@ impl Superblock {
     ///
     /// # Panics
     /// If nothing is encrypted with the cipher.
-    pub fn check_mac(bytes: &[u8], cipher: &Cipher) -> Result<()> {
+    pub(crate) fn check_mac(bytes: &[u8], cipher: &Cipher) -> Result<()> {
         const CORRUPT: ErrorKind = ErrorKind::Corrupt;
         let layout = Layout::read_from_bytes(bytes).ok();
         let mut layout = layout.or_error(CORRUPT, "a superblock slot must be 4096 bytes")?;

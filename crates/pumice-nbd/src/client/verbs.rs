@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::channel::Channel;
-use super::super::disk::Durability;
+use super::super::disk::{Allocation, Durability};
 use super::super::incoming::Incoming;
 use super::super::wire::{COMMAND_FLAG_FUA, COMMAND_FLAG_NO_HOLE, command};
 use super::connect::connect;
@@ -286,8 +286,8 @@ impl Client {
         self.change_range(command::TRIM, flags, offset, len).await
     }
 
-    /// Makes `len` bytes at `offset` read as zeroes; with `keep_allocated` the server should not
-    /// free their space. A range above 1 GiB is zeroed in pieces.
+    /// Makes `len` bytes at `offset` read as zeroes. A server may release space that it
+    /// should keep. A range above 1 GiB is zeroed in pieces.
     ///
     /// # Errors
     /// As for [`Client::write`]; `Unsupported` if the server has no WRITE_ZEROES.
@@ -295,12 +295,15 @@ impl Client {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> Result<()> {
         self.check(command::WRITE_ZEROES, offset, len)?;
         self.need(command::WRITE_ZEROES, self.capabilities().has_write_zeroes)?;
-        let hole_flag = if keep_allocated { COMMAND_FLAG_NO_HOLE } else { 0 };
+        let hole_flag = match allocation {
+            Allocation::Keep => COMMAND_FLAG_NO_HOLE,
+            Allocation::Release => 0,
+        };
         let flags = self.fua_flag(command::WRITE_ZEROES, durability)? | hole_flag;
         self.change_range(command::WRITE_ZEROES, flags, offset, len).await
     }

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::{Disk, Durability};
+use crate::{Allocation, Disk, Durability};
 use pumice_drive::base::{Error, Result};
 
 /// A disk on which every byte is the number of the moment.
@@ -61,7 +61,7 @@ impl Disk for Moving {
         unreachable!("it is read-only")
     }
 
-    async fn write_zeroes(&self, _: u64, _: u64, _: bool, _: Durability) -> Result<()> {
+    async fn write_zeroes(&self, _: u64, _: u64, _: Allocation, _: Durability) -> Result<()> {
         unreachable!("it is read-only")
     }
 

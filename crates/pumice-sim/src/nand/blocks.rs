@@ -8,7 +8,7 @@ use super::flash::{BlockAddress, Flash, FlashShape};
 use pumice_drive::base::seed::mix;
 
 /// Memory of a free block: a pair of numbers, in tree nodes that are half full in the worst case.
-pub const FREE_BLOCK_BYTES: u64 = 16;
+pub(crate) const FREE_BLOCK_BYTES: u64 = 16;
 
 /// Erase counts over all good blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -127,7 +127,7 @@ impl FreeBlocks {
     }
 
     /// Returns the maximum memory use in bytes.
-    pub fn heap_bytes(&self) -> u64 {
+    pub(crate) fn heap_bytes(&self) -> u64 {
         self.dies.iter().map(|die| FREE_BLOCK_BYTES * die.len() as u64).sum()
     }
 }

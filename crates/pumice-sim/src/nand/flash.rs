@@ -188,7 +188,7 @@ impl FlashTiming {
     ///
     /// Source: the order in which MLC is programmed, in pairs of rows that share cells; its exact
     /// pattern differs from part to part, and this one is a guess.
-    pub fn row_program_ns(&self, row: u32) -> u64 {
+    pub(crate) fn row_program_ns(&self, row: u32) -> u64 {
         let is_fast = row & 2 == 0;
         if is_fast { self.program_fast_ns } else { 2 * self.program_ns - self.program_fast_ns }
     }
@@ -251,7 +251,7 @@ impl Flash {
     ///
     /// # Panics
     /// If the block does not exist.
-    pub fn programmed_rows(&self, address: BlockAddress) -> u32 {
+    pub(crate) fn programmed_rows(&self, address: BlockAddress) -> u32 {
         self.blocks[self.index(address)].next_row
     }
 
@@ -261,7 +261,7 @@ impl Flash {
     }
 
     /// Returns the time at which a die accepts the data of another row.
-    pub fn takes_row_at_ns(&self, die: u32) -> u64 {
+    pub(crate) fn takes_row_at_ns(&self, die: u32) -> u64 {
         let die = &self.dies[die as usize];
         if self.timing.cache_program { die.register_free_ns } else { die.free_ns }
     }
@@ -351,7 +351,7 @@ impl Flash {
     ///
     /// # Panics
     /// If the die does not exist.
-    pub fn read_own(&mut self, now_ns: u64, die: u32, bytes: u32) -> u64 {
+    pub(crate) fn read_own(&mut self, now_ns: u64, die: u32, bytes: u32) -> u64 {
         self.counts.pages_read += 1;
         let transfer_ns = self.timing.transfer_ns(bytes.into());
         let bus = &mut self.buses[(die % self.shape.channels) as usize];

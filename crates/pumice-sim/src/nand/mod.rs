@@ -8,5 +8,6 @@ mod blocks;
 mod flash;
 mod timeline;
 
-pub use blocks::{FREE_BLOCK_BYTES, FreeBlocks, Wear, Worn};
+pub(crate) use blocks::FREE_BLOCK_BYTES;
+pub use blocks::{FreeBlocks, Wear, Worn};
 pub use flash::{BlockAddress, Flash, FlashCounts, FlashShape, FlashTiming};

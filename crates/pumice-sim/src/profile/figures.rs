@@ -103,7 +103,7 @@ impl Flash {
     }
 
     /// Returns the number of planes of a die that work simultaneously.
-    pub fn planes_at_once(&self) -> u64 {
+    pub(crate) fn planes_at_once(&self) -> u64 {
         if self.multi_plane.is { self.planes.is } else { 1 }
     }
 

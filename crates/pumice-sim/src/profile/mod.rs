@@ -38,5 +38,6 @@ mod tests;
 pub use builtin::PROFILES;
 pub use figures::{ChannelFigures, DiskFigures, Figures, FlashFigures, ParityFigures};
 pub use parts::{Design, Profile};
-pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Parity, Value};
+pub(crate) use sections::MAP_REGION_BYTES;
+pub use sections::{Controller, Disk, Fact, Flash, Link, Mapping, Parity, Value};
 pub use sourced::{Basis, Sourced};

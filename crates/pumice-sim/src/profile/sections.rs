@@ -26,7 +26,7 @@ const RATE_MAX: u64 = 1_000_000_000_000_000;
 const BUFFER_BYTES_MAX: u64 = 16 << 30;
 
 /// Bytes of the disk that one page of a map covers: 4 KiB of entries, 4 bytes per block.
-pub const MAP_REGION_BYTES: u64 = 4 << 20;
+pub(crate) const MAP_REGION_BYTES: u64 = 4 << 20;
 
 /// One 4 KiB block.
 const BLOCK: u64 = BLOCK_BYTES as u64;

@@ -75,8 +75,8 @@ fn each_request_reaches_the_disk_as_what_it_is() {
             "flush",
             "trim 0 4096 Volatile",
             "trim 8192 12288 Volatile",
-            "zero 512 1024 true Volatile",
-            "zero 512 1024 false Volatile",
+            "zero 512 1024 Keep Volatile",
+            "zero 512 1024 Release Volatile",
             "flush",
         ]
     );
@@ -134,7 +134,7 @@ fn without_a_write_cache_each_change_is_durable() {
         [
             "write 0 512 Durable",
             "trim 0 4096 Durable",
-            "zero 0 4096 false Durable",
+            "zero 0 4096 Release Durable",
             "write 512 512 Volatile",
             "flush",
         ]

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::protocol::{Answer, Part, Progress, line};
 use super::session::{Link, PROGRESS_NS, Served};
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
-use pumice_drive::controller::{Drive, OpenOptions, Partial, Send, SnapshotInfo, View};
+use pumice_drive::controller::{Drive, OpenOptions, Partial, SendStream, SnapshotInfo, View};
 
 /// Maximum number of snapshots of a drive that are sent at the same time. Arbitrary: a copy here
 /// and one elsewhere.
@@ -134,7 +134,7 @@ async fn send_all(link: &Link, drive: &Rc<Drive>, wanted: &Wanted) -> Option<Ans
         Ok(opened) => opened,
         Err(error) => return Some(Answer::failed(&error)),
     };
-    let mut send = match Send::new(view(&disk), base.as_ref().map(view), start) {
+    let mut send = match SendStream::new(view(&disk), base.as_ref().map(view), start) {
         Ok(send) => send,
         Err(error) => return Some(Answer::failed(&error)),
     };
@@ -190,7 +190,7 @@ async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, bookmark: bool) -> Resu
 
 /// Returns the next bytes of the transfer, and reports meanwhile to the client that the server is
 /// alive; `None` if the client is gone.
-async fn next(link: &Link, send: &mut Send<'_>) -> Option<Result<Option<Vec<u8>>>> {
+async fn next(link: &Link, send: &mut SendStream<'_>) -> Option<Result<Option<Vec<u8>>>> {
     let mut work = pin!(send.next());
     loop {
         match select(work.as_mut(), pin!(link.runtime.sleep_ns(PROGRESS_NS))).await {

@@ -20,7 +20,7 @@ use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Compared, Drive, OpenOptions};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
-use pumice_nbd::disk::{Change, Durability, Extent};
+use pumice_nbd::disk::{Allocation, Change, Durability, Extent};
 
 /// Maximum number of open snapshots of one drive. Arbitrary: more than are compared or copied at a
 /// time; each takes about 4 MiB, and another 4 MiB for each TiB of the disk.
@@ -352,10 +352,10 @@ impl Disk for ServedDisk {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> Result<()> {
-        Disk::write_zeroes(self.writable()?, offset, len, keep_allocated, durability).await
+        Disk::write_zeroes(self.writable()?, offset, len, allocation, durability).await
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {

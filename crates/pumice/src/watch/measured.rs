@@ -13,7 +13,7 @@ use super::snapshot::{CommandStats, HostStats};
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
-use pumice_nbd::disk::{Change, Durability, Extent};
+use pumice_nbd::disk::{Allocation, Change, Durability, Extent};
 
 /// A disk with counters of its requests.
 pub(crate) struct Measured<D> {
@@ -164,10 +164,10 @@ impl<D: Disk> Disk for Measured<D> {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> Result<()> {
-        let work = self.disk.write_zeroes(offset, len, keep_allocated, durability);
+        let work = self.disk.write_zeroes(offset, len, allocation, durability);
         self.measure(|stats| &mut stats.write_zeroes, len, work).await
     }
 
@@ -243,7 +243,13 @@ mod tests {
         async fn trim(&self, offset: u64, len: u64, _: Durability) -> Result<()> {
             self.take(offset, len).await
         }
-        async fn write_zeroes(&self, offset: u64, len: u64, _: bool, _: Durability) -> Result<()> {
+        async fn write_zeroes(
+            &self,
+            offset: u64,
+            len: u64,
+            _: Allocation,
+            _: Durability,
+        ) -> Result<()> {
             self.take(offset, len).await
         }
         async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
@@ -270,7 +276,7 @@ mod tests {
             disk.write(30_000, &[0; 13], Durability::Durable).await.unwrap_err();
             disk.flush().await.unwrap();
             disk.trim(40_000, 300, Durability::Volatile).await.unwrap();
-            disk.write_zeroes(50_000, 400, true, Durability::Volatile).await.unwrap();
+            disk.write_zeroes(50_000, 400, Allocation::Keep, Durability::Volatile).await.unwrap();
             disk.prefetch(60_000, 500).await.unwrap();
         });
         let stats = disk.stats();

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::workload::Plan;
 
 /// Maximum number of hosts: each takes a process and a thread here.
-pub const HOSTS_MAX: usize = 64;
+const HOSTS_MAX: usize = 64;
 
 /// Time for a host to answer for the first time: a login over a slow network.
 const HELLO_NS: u64 = 60_000_000_000;

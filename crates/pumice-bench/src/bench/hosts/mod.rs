@@ -24,4 +24,4 @@ mod message;
 mod tests;
 
 pub use agent::serve;
-pub use fleet::{Connection, HOSTS_MAX, run_on_hosts};
+pub use fleet::{Connection, run_on_hosts};

@@ -10,6 +10,7 @@ mod like;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::options::UNIT_BYTES_MIN;
 use super::*;
 use pumice_drive::codec::Codec;
 

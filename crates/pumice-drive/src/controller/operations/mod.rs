@@ -28,3 +28,4 @@ pub use diff::{Changed, Compared};
 pub(crate) use diff::{Difference, Differences};
 pub use extents::{Content, Extent};
 pub(crate) use read::{READS_AT_ONCE, group_len};
+pub use trim::Allocation;

@@ -14,6 +14,15 @@ use crate::format::Record;
 
 static ZERO_BLOCK: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
+/// Whether blocks that are zeroed stay allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// They stay mapped.
+    Keep,
+    /// They become holes.
+    Release,
+}
+
 impl Drive {
     /// Drops the blocks that lie wholly within a range; they then read as zeroes. Blocks covered
     /// in part keep their content. Ordered and durable like a write.
@@ -40,29 +49,30 @@ impl Drive {
     }
 
     /// Makes a range read as zeroes; blocks covered in part are merged. Up to 1 MiB, and for whole
-    /// blocks of any length, all of it takes effect or nothing. With `keep_allocated` the blocks
-    /// stay mapped (as a fill), otherwise they become holes. Ordered and durable like a write.
+    /// blocks of any length, all of it takes effect or nothing. Ordered and durable like a write.
     ///
     /// # Errors
     /// Those of [`Drive::write`].
-    pub async fn write_zeroes(&self, offset: u64, len: u64, keep_allocated: bool) -> Result<()> {
+    pub async fn write_zeroes(&self, offset: u64, len: u64, allocation: Allocation) -> Result<()> {
         self.begin_trim(offset, len)?;
         let block = BLOCK_BYTES as u64;
         let end = offset + len;
         let is_whole = offset.is_multiple_of(block) && end.is_multiple_of(block);
         if !is_whole && (1..=ATOMIC_WRITE_BYTES as u64).contains(&len) {
             // Applied completely or not at all, like a write.
-            let content = if keep_allocated { Content::Zeroes } else { Content::Holes };
+            let content = match allocation {
+                Allocation::Keep => Content::Zeroes,
+                Allocation::Release => Content::Holes,
+            };
             return self.write_unaligned(offset, &vec![0; len_usize(len)], content).await;
         }
         let (lba, count) = whole_blocks(offset, len);
         let head_end = end.min(offset.next_multiple_of(block));
         self.write_zero_edge(offset, head_end).await?;
         if count > 0 {
-            let record = if keep_allocated {
-                Record::Fill { lba, lba_count: count, byte: 0 }
-            } else {
-                Record::Trim { lba, lba_count: count }
+            let record = match allocation {
+                Allocation::Keep => Record::Fill { lba, lba_count: count, byte: 0 },
+                Allocation::Release => Record::Trim { lba, lba_count: count },
             };
             self.append_uniform(&record).await?;
         }
@@ -81,9 +91,9 @@ impl Drive {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
     ) -> Result<()> {
-        self.write_zeroes(offset, len, keep_allocated).await?;
+        self.write_zeroes(offset, len, allocation).await?;
         self.flush().await
     }
 

@@ -40,6 +40,7 @@ use super::create::{Spec, create_as};
 use super::drive::Drive;
 use super::drive::superblocks::{self, StoredSuperblock, geometry};
 use super::inspect::{Extract, Extracted, Problem};
+use super::operations::Allocation;
 use super::options::OpenOptions;
 use super::recovery::{Limits, Reader};
 use crate::base::clock::AnyClock;
@@ -440,7 +441,9 @@ pub async fn complete_target(medium: &dyn AnyMedium) -> Result<()> {
 pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
     match part {
         Extracted::Data { offset, bytes } => target.write(*offset, bytes).await,
-        Extracted::Fill { offset, len, byte: 0 } => target.write_zeroes(*offset, *len, true).await,
+        Extracted::Fill { offset, len, byte: 0 } => {
+            target.write_zeroes(*offset, *len, Allocation::Keep).await
+        }
         Extracted::Fill { offset, len, byte } => {
             let longest = usize::try_from(*len).unwrap_or(usize::MAX);
             let bytes = vec![*byte; FILL_BYTES.min(longest)];
@@ -458,7 +461,7 @@ pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
             if target.origin().is_some() =>
         {
             let block = BLOCK_BYTES as u64;
-            target.write_zeroes(lba * block, count * block, true).await
+            target.write_zeroes(lba * block, count * block, Allocation::Keep).await
         }
         Extracted::Lost(_) => Ok(()),
     }

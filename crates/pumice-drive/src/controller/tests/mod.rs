@@ -26,6 +26,7 @@ use super::drive::{frame_cache, superblocks};
 use super::log::packing;
 use super::log::parity::fill_parity;
 use super::map::{Lookup, Mapping};
+use super::options::MAP_CACHE_BYTES_DEFAULT;
 use super::place::{FrameAddress, FramePlace, SegmentUse};
 use super::*;
 use crate::base::units::BLOCK_BYTES;
@@ -70,6 +71,11 @@ fn small(size_bytes: u64, segments: u64) -> Spec {
         capacity_bytes: Some((segments + OTHER_SEGMENTS) * u64::from(SEGMENT_BYTES)),
         ..Spec::new(uuid::Uuid::from_u128(0x5eed), size_bytes)
     }
+}
+
+/// Returns the allocation of zeroed blocks that a test draws or alternates.
+fn allocation(keeps: bool) -> Allocation {
+    if keeps { Allocation::Keep } else { Allocation::Release }
 }
 
 /// A medium, a clock, and the specification of the drive on them.

@@ -31,7 +31,7 @@ use crate::format::{BATCH_HEADER_BYTES, RecordAddress};
 
 pub use reader::{TransferReader, transfer_batch_bytes};
 pub use receive::{Receive, Received};
-pub use send::{Send, Sent, View};
+pub use send::{SendStream, Sent, View};
 
 /// Each batch is like the first one of a segment: the records of a transfer have no other place.
 const SEGMENT: SegmentId = SegmentId(0);

@@ -47,7 +47,7 @@ pub struct View<'a> {
 }
 
 /// A snapshot being sent.
-pub struct Send<'a> {
+pub struct SendStream<'a> {
     drive: &'a Drive,
     windows: Windows<'a>,
     window: Window,
@@ -63,7 +63,7 @@ pub struct Send<'a> {
     has_failed: bool,
 }
 
-impl<'a> Send<'a> {
+impl<'a> SendStream<'a> {
     /// Begins to send a snapshot, without the data that `base`, an earlier snapshot of the same
     /// drive, already has, from byte `start` of the disk on. The base may be a bookmark: then the
     /// receiver has the snapshot. The data that a clone reads from its origin, which must be open,
@@ -138,7 +138,7 @@ impl<'a> Send<'a> {
         next
     }
 
-    /// Takes back a buffer that [`Send::next`] returned, for reuse in later calls.
+    /// Takes back a buffer that [`SendStream::next`] returned, for reuse in later calls.
     pub fn reuse(&mut self, bytes: Vec<u8>) {
         self.writer.reuse(bytes);
     }

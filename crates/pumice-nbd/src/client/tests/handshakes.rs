@@ -53,7 +53,7 @@ fn without_constraints_the_protocol_s_hold_and_without_has_flags_none_does() {
             let change = if is_read_only { ErrorKind::ReadOnly } else { ErrorKind::Unsupported };
             assert_eq!(kind(client.write(0, &[1], Durable).await).await, change);
             assert_eq!(kind(client.trim(0, 1, Volatile).await).await, change);
-            assert_eq!(kind(client.write_zeroes(0, 1, false, Volatile).await).await, change);
+            assert_eq!(kind(client.write_zeroes(0, 1, Release, Volatile).await).await, change);
         });
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::super::wire::{self, Information, OptionHeader, Request, info, option, reply};
 use super::{Client, Uri};
+use crate::Allocation::{Keep, Release};
 use crate::Durability::{Durable, Volatile};
 use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result};
 use pumice_drive::runtime::{Backend, Runtime};

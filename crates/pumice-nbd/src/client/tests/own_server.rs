@@ -105,8 +105,8 @@ fn every_verb_reaches_the_disk_as_it_was_asked_for() {
         client.flush().await.unwrap();
         client.trim(512, 1024, Volatile).await.unwrap();
         client.trim(0, 512, Durable).await.unwrap();
-        client.write_zeroes(4096, 512, false, Volatile).await.unwrap();
-        client.write_zeroes(2048, 512, true, Durable).await.unwrap();
+        client.write_zeroes(4096, 512, Release, Volatile).await.unwrap();
+        client.write_zeroes(2048, 512, Keep, Durable).await.unwrap();
         let (buffer, result) = client.read(0, AlignedBuffer::zeroed(5120)).await;
         result.unwrap();
         for (range, byte) in [(0..1536, 0), (1536..2048, 1), (2048..2560, 0), (2560..4096, 1)] {
@@ -122,8 +122,8 @@ fn every_verb_reaches_the_disk_as_it_was_asked_for() {
             "flush",
             "trim 512 1024 Volatile",
             "trim 0 512 Durable",
-            "zero 4096 512 false Volatile",
-            "zero 2048 512 true Durable",
+            "zero 4096 512 Release Volatile",
+            "zero 2048 512 Keep Durable",
             "write 1048064 1024 Volatile",
         ];
         assert_eq!(world.calls(), expected);
@@ -139,7 +139,7 @@ fn what_cannot_be_is_refused_without_asking() {
         let kind = |result: Result<()>| result.unwrap_err().kind();
         assert_eq!(kind(client.write(0, &[1], Volatile).await), ErrorKind::ReadOnly);
         assert_eq!(kind(client.trim(0, 1, Volatile).await), ErrorKind::ReadOnly);
-        assert_eq!(kind(client.write_zeroes(0, 1, false, Volatile).await), ErrorKind::ReadOnly);
+        assert_eq!(kind(client.write_zeroes(0, 1, Release, Volatile).await), ErrorKind::ReadOnly);
         client.flush().await.unwrap();
         assert_eq!(client.read(0, AlignedBuffer::zeroed(4096)).await.1.err().map(|_| ()), None);
         assert_eq!(read_error(&client, DISK_BYTES, 512).await.kind(), ErrorKind::InvalidInput);

@@ -232,7 +232,7 @@ fn requests_keep_to_the_server_s_sizes() {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
             assert!(client.write(offset, &vec![0; length], Volatile).await.is_err());
             assert!(client.trim(offset, length as u64, Volatile).await.is_err());
-            assert!(client.write_zeroes(offset, length as u64, false, Volatile).await.is_err());
+            assert!(client.write_zeroes(offset, length as u64, Release, Volatile).await.is_err());
         }
         let error = read_error(&client, u64::MAX - 511, 512).await;
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
@@ -269,7 +269,7 @@ fn long_ranges_and_copied_writes_go_in_pieces() {
     };
     meet_client(script, async |_, client| {
         client.trim(512, (2 << 30) + 7, Durable).await.unwrap();
-        client.write_zeroes(0, (1 << 30) + 1, true, Volatile).await.unwrap();
+        client.write_zeroes(0, (1 << 30) + 1, Keep, Volatile).await.unwrap();
         client.write(9, &vec![1; (1 << 20) + 3], Durable).await.unwrap();
     });
 }

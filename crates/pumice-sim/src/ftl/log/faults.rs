@@ -239,7 +239,7 @@ impl LogFtl {
     }
 
     /// Returns a fault of this kind on a die, which must exist.
-    pub fn fault_on(&self, die: u32, kind: FaultKind) -> Fault {
+    pub(crate) fn fault_on(&self, die: u32, kind: FaultKind) -> Fault {
         let segment = self.segments.fullest();
         let address = |segment| self.segments.block(segment, die);
         let has_die = |number: &u32| self.layout.row_location(*number).die == die;

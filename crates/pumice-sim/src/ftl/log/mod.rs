@@ -157,7 +157,7 @@ impl LogFtl {
     }
 
     /// Returns the flash operations so far, without rows that wait for their die.
-    pub fn flash_counts(&self) -> FlashCounts {
+    pub(crate) fn flash_counts(&self) -> FlashCounts {
         self.flash.counts()
     }
 

@@ -92,7 +92,7 @@ impl LogFtl {
     ///
     /// # Errors
     /// `InvalidInput` if time would decrease.
-    pub fn read_own(&mut self, now_ns: u64, number: u64) -> Result<u64> {
+    pub(crate) fn read_own(&mut self, now_ns: u64, number: u64) -> Result<u64> {
         self.begin(now_ns, Lba(0), 0)?;
         let die = (mix(number) % u64::from(self.spec.shape.dies())) as u32;
         let bytes = BLOCK_BYTES.min(self.spec.shape.page_bytes);

@@ -23,7 +23,7 @@ use crate::environment::{new_identity, unix_seconds};
 use crate::open;
 use pumice_drive::base::{self, Clock};
 use pumice_drive::codec::Codec;
-use pumice_drive::controller::{Depth, Drive, OpenOptions, Spec, check, create};
+use pumice_drive::controller::{Allocation, Depth, Drive, OpenOptions, Spec, check, create};
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::media::layer::{Pipe, Speed, Throttle};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -200,10 +200,10 @@ impl Disk for Linked {
         &self,
         offset: u64,
         len: u64,
-        keep_allocated: bool,
+        allocation: Allocation,
         durability: Durability,
     ) -> base::Result<()> {
-        Disk::write_zeroes(&*self.drive, offset, len, keep_allocated, durability).await
+        Disk::write_zeroes(&*self.drive, offset, len, allocation, durability).await
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> base::Result<()> {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use crate::open;
 use anyhow::{Context, Result, bail};
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{Drive, OpenOptions, Send, Sent, SnapshotInfo, View};
+use pumice_drive::controller::{Drive, OpenOptions, SendStream, Sent, SnapshotInfo, View};
 use pumice_drive::runtime::{Backend, Runtime};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -169,7 +169,7 @@ impl Job<'_> {
         let base = base.as_deref().zip(sending.since.as_ref());
         let base = base.map(|(disk, info)| View { disk, info });
         let of = View { disk: &disk, info: &sending.snapshot };
-        let mut send = Send::new(of, base, sending.start)?;
+        let mut send = SendStream::new(of, base, sending.start)?;
         let mut output = Output::open(self.args)?;
         let bar = progress::bytes(disk.size_bytes());
         let ended: Result<bool> = self.runtime.block_on(async {

@@ -359,9 +359,9 @@ fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Vec<String>> {
     if info.snapshots > 0 {
         let of = output::counted(info.snapshots.into(), "snapshot");
         let retained = format_size(info.snapshot_bytes);
-        let mut parts = vec![format!("{of} retain {retained} beyond the disk")];
+        let mut parts = vec![format!("{of} retain {retained} more")];
         if info.snapshots == 1 {
-            parts = vec![format!("{of} retains {retained} beyond the disk")];
+            parts = vec![format!("{of} retains {retained} more")];
         }
         let oldest = info.snapshot_oldest_seconds.map(snapshot::time);
         parts.extend(oldest.map(|time| format!("the oldest taken {time}")));
@@ -534,7 +534,7 @@ mod tests {
         let now = &drives[0].now.as_ref().unwrap().drives[0];
         let facts = facts_of(now, Some(&rates)).into_iter().map(|parts| parts.join(", "));
         let facts: Vec<String> = facts.collect();
-        assert!(facts[3].starts_with("12 snapshots retain 3 GiB beyond the disk, the oldest "));
+        assert!(facts[3].starts_with("12 snapshots retain 3 GiB more, the oldest "));
         for width in 40..=100 {
             let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
             terminal.draw(|frame| draw(frame, &drives, 0)).unwrap();

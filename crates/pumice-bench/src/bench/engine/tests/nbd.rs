@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use super::*;
 use pumice_drive::base::AlignedBuffer;
 use pumice_nbd::client::Uri;
-use pumice_nbd::{Access, Disk, Durability, Listen, Listener};
+use pumice_nbd::{Access, Allocation, Disk, Durability, Listen, Listener};
 use pumice_nbd::{Export, Options as ServerOptions, Server};
 
 const DISK_BYTES: usize = 8 << 20;
@@ -94,7 +94,7 @@ impl Disk for MemoryDisk {
         &self,
         offset: u64,
         len: u64,
-        _keep_allocated: bool,
+        _allocation: Allocation,
         _durability: Durability,
     ) -> pumice_drive::base::Result<()> {
         self.content().changes.push(("zero", offset, len));

@@ -48,7 +48,7 @@ fn cold_frames_with_dead_blocks_do_not_wear_a_drive_out() {
     for number in 0..cold / FRAME as u64 {
         for index in [1, 5] {
             let offset = number * FRAME as u64 + index * BLOCK;
-            world.run(drive.write_zeroes(offset, BLOCK, false)).unwrap();
+            world.run(drive.write_zeroes(offset, BLOCK, Allocation::Release)).unwrap();
         }
     }
     let mut random = random(1);

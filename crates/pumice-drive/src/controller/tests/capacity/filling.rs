@@ -14,7 +14,7 @@ const PAGE: u32 = 4096;
 fn fill_to(world: &World, drive: &Drive, used: u32) {
     let end = || drive.core().log().tail(Stream::Host).map_or(0, |tail| tail.used);
     while end() < used {
-        world.run(drive.write_zeroes_durable(BLOCK, BLOCK, true)).unwrap();
+        world.run(drive.write_zeroes_durable(BLOCK, BLOCK, Allocation::Keep)).unwrap();
     }
     assert_eq!(end(), used);
     assert_eq!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(0));

@@ -168,7 +168,7 @@ fn trimming_four_tebibytes_is_one_record() {
     assert_eq!(drive.info().operations.media_read_bytes, 0);
     assert_eq!(drive.info().frame_bytes - record_bytes, RECORD_BYTES);
     assert_eq!(drive.info().mapped_bytes, 0);
-    world.run(drive.write_zeroes(0, size, true)).unwrap();
+    world.run(drive.write_zeroes(0, size, Allocation::Keep)).unwrap();
     assert_eq!(drive.info().frame_bytes - record_bytes, 2 * RECORD_BYTES);
     assert_eq!(world.read(&drive, far, 10_000).unwrap(), [0; 10_000]);
     assert_accounting(&drive);

@@ -429,7 +429,7 @@ fn a_snapshot_is_sent_in_the_clear_and_received_encrypted() {
     world.close(drive);
     let view = world.run(Drive::open_snapshot(world.medium(), world.runtime.clock(), "a", options));
     let view = view.unwrap();
-    let mut send = Send::new(View { disk: &view, info: &info }, None, 0).unwrap();
+    let mut send = SendStream::new(View { disk: &view, info: &info }, None, 0).unwrap();
     let mut sent = Vec::new();
     while let Some(bytes) = world.run(send.next()).unwrap() {
         sent.extend(bytes);

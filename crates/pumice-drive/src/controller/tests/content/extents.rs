@@ -28,7 +28,7 @@ fn extents_are_what_was_written() {
     let drive = world.open();
     world.run(async {
         drive.write(0, &noise(8, 1)).await.unwrap();
-        drive.write_zeroes(16 * BLOCK, 4 * BLOCK, true).await.unwrap();
+        drive.write_zeroes(16 * BLOCK, 4 * BLOCK, Allocation::Keep).await.unwrap();
         drive.write(20 * BLOCK, &vec![7; BLOCK_BYTES]).await.unwrap();
         drive.trim(2 * BLOCK, BLOCK).await.unwrap();
     });

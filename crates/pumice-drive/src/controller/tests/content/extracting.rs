@@ -63,7 +63,7 @@ fn a_killed_drive_is_extracted_whole_and_left_as_it_is() {
     plain[size as usize - 20_000..].fill(0xee);
     world.run(drive.trim(1 << 20, 1 << 20)).unwrap();
     plain[1 << 20..2 << 20].fill(0);
-    world.run(drive.write_zeroes_durable(6 << 20, 4096, true)).unwrap();
+    world.run(drive.write_zeroes_durable(6 << 20, 4096, Allocation::Keep)).unwrap();
     plain[6 << 20..][..4096].fill(0);
     world.kill(drive);
     let before = world.medium_checksum();

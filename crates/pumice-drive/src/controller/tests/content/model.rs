@@ -66,8 +66,8 @@ impl Pair {
                 }
             }
             58..66 => {
-                let keep = self.random.random();
-                let zeroes = drive.write_zeroes(offset, len as u64, keep);
+                let allocation = allocation(self.random.random());
+                let zeroes = drive.write_zeroes(offset, len as u64, allocation);
                 self.world.run(with(fua, &drive, zeroes)).unwrap();
                 self.plain[range].fill(0);
             }
@@ -213,13 +213,13 @@ fn requests_beyond_the_end_change_nothing() {
         let refused = Some(ErrorKind::InvalidInput);
         assert_eq!(kind(world.run(drive.write(offset, &vec![1; len as usize]))), refused);
         assert_eq!(kind(world.run(drive.trim(offset, len))), refused);
-        assert_eq!(kind(world.run(drive.write_zeroes(offset, len, false))), refused);
+        assert_eq!(kind(world.run(drive.write_zeroes(offset, len, Allocation::Release))), refused);
         assert_eq!(kind(world.read(&drive, offset, len as usize)), refused);
     }
     for offset in [0, 1, SIZE] {
         world.write(&drive, offset, &[]).unwrap();
         world.run(drive.trim_durable(offset, 0)).unwrap();
-        world.run(drive.write_zeroes_durable(offset, 0, false)).unwrap();
+        world.run(drive.write_zeroes_durable(offset, 0, Allocation::Release)).unwrap();
         world.read(&drive, offset, 0).unwrap();
     }
     assert_eq!(drive.info().sequence, 0, "a batch was written");

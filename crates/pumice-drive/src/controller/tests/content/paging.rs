@@ -115,7 +115,7 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
                 match pair % 3 {
                     0 => drive.write(at - BLOCK, &[byte; 2 * BLOCK_BYTES]).await,
                     1 => drive.write(at - 700, &[byte; 1400]).await,
-                    _ => drive.write_zeroes(at - BLOCK, 2 * BLOCK, round == 2).await,
+                    _ => drive.write_zeroes(at - BLOCK, 2 * BLOCK, allocation(round == 2)).await,
                 }
                 .unwrap();
             }

@@ -96,7 +96,7 @@ impl Worker {
                 0
             }
             11 => {
-                let zeroes = self.drive.write_zeroes(offset, len as u64, false);
+                let zeroes = self.drive.write_zeroes(offset, len as u64, Allocation::Release);
                 with(fua, &self.drive, zeroes).await.unwrap();
                 self.plain[at..at + len].fill(0);
                 0

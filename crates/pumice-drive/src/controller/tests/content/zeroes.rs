@@ -31,8 +31,8 @@ fn a_write_of_zeroes_that_is_not_of_whole_blocks_is_atomic() {
             let drive = drive.clone();
             world.runtime.spawn(async move {
                 for region in (client..REGIONS).step_by(3) {
-                    let keep = region % 2 == 0;
-                    drive.write_zeroes(region * REGION + FROM, LEN, keep).await.unwrap();
+                    let allocation = allocation(region % 2 == 0);
+                    drive.write_zeroes(region * REGION + FROM, LEN, allocation).await.unwrap();
                 }
             });
         }

@@ -79,13 +79,14 @@ impl Client {
                 let (at, bytes) = (at / BLOCK * BLOCK, (bytes / BLOCK).max(1) * BLOCK);
                 let bytes = bytes.min(SIZE as u64 - at);
                 let change = zeroes(at, bytes);
-                let (is_trim, keep) = (random.random_range(0..3) == 0, random.random());
+                let is_trim = random.random_range(0..3) == 0;
+                let allocation = allocation(random.random());
                 let zero = async {
                     match (is_trim, fua) {
                         (true, true) => drive.trim_durable(at, bytes).await,
                         (true, false) => drive.trim(at, bytes).await,
-                        (false, true) => drive.write_zeroes_durable(at, bytes, keep).await,
-                        (false, false) => drive.write_zeroes(at, bytes, keep).await,
+                        (false, true) => drive.write_zeroes_durable(at, bytes, allocation).await,
+                        (false, false) => drive.write_zeroes(at, bytes, allocation).await,
                     }
                 };
                 self.change(change, fua, zero).await

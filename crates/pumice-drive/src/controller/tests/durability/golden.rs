@@ -51,7 +51,7 @@ fn two_lives(world: &World) -> Vec<u8> {
     write(&drive, 700, noise(&mut random, 300));
     write(&drive, 10 * BLOCK, vec![0; BLOCK_BYTES]);
     world.run(drive.trim(12 * BLOCK, 2 * BLOCK)).unwrap();
-    world.run(drive.write_zeroes(41 * BLOCK, BLOCK, true)).unwrap();
+    world.run(drive.write_zeroes(41 * BLOCK, BLOCK, Allocation::Keep)).unwrap();
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     for (first, count) in [(12, 2), (41, 1)] {
@@ -74,7 +74,7 @@ fn one_life(world: &World) -> Vec<u8> {
         disk[block * BLOCK_BYTES..][..data.len()].copy_from_slice(&data);
     }
     world.run(drive.trim(BLOCK, BLOCK)).unwrap();
-    world.run(drive.write_zeroes(23 * BLOCK, BLOCK, true)).unwrap();
+    world.run(drive.write_zeroes(23 * BLOCK, BLOCK, Allocation::Keep)).unwrap();
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     for block in [1, 23] {

@@ -527,7 +527,7 @@ fn read_only_writes_nothing() {
     let refused = Some(ErrorKind::ReadOnly);
     assert_eq!(kind(world.write(&drive, 0, &[1])), refused);
     assert_eq!(kind(world.run(drive.trim(0, BLOCK))), refused);
-    assert_eq!(kind(world.run(drive.write_zeroes(0, 1, false))), refused);
+    assert_eq!(kind(world.run(drive.write_zeroes(0, 1, Allocation::Release))), refused);
     world.run(drive.flush()).unwrap();
     world.run(drive.close()).unwrap();
     let counts = drive.layers().inner().counts();

@@ -14,7 +14,7 @@ fn assert_poisoned(world: &World, drive: &Drive) {
     assert_eq!(kind(world.write(drive, 0, &[1; 10])), poisoned);
     assert_eq!(kind(world.run(drive.write_durable(8192, &[1; 4096]))), poisoned);
     assert_eq!(kind(world.run(drive.trim(0, BLOCK))), poisoned);
-    assert_eq!(kind(world.run(drive.write_zeroes(0, BLOCK, true))), poisoned);
+    assert_eq!(kind(world.run(drive.write_zeroes(0, BLOCK, Allocation::Keep))), poisoned);
 }
 
 /// Blocks 0..4 flushed, then each of them overwritten in a batch of its own, then the failure.

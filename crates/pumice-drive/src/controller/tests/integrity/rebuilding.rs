@@ -55,7 +55,7 @@ impl History {
                 true
             }
             1 => {
-                self.world.run(self.drive.write_zeroes(offset, len, true)).unwrap();
+                self.world.run(self.drive.write_zeroes(offset, len, Allocation::Keep)).unwrap();
                 self.plain[range].fill(0);
                 false
             }

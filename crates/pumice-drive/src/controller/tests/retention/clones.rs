@@ -88,8 +88,8 @@ impl Clone {
                 self.plain[from..(end / BLOCK_BYTES * BLOCK_BYTES).max(from)].fill(0);
             }
             1 | 2 => {
-                let keep = self.random.random_bool(0.5);
-                run.run(drive.write_zeroes(offset, len as u64, keep)).unwrap();
+                let allocation = allocation(self.random.random_bool(0.5));
+                run.run(drive.write_zeroes(offset, len as u64, allocation)).unwrap();
                 self.plain[from..end].fill(0);
             }
             _ => {
@@ -367,7 +367,7 @@ fn snapshots_of_a_clone_read_from_its_origin_too() {
     clone.world.run(drive.create_snapshot(new("a", 50))).unwrap();
     let a = clone.plain.clone();
     // Zeroes over blocks of the origin are a change, though nothing was mapped.
-    clone.world.run(drive.write_zeroes(SIZE / 2, 8 * BLOCK, false)).unwrap();
+    clone.world.run(drive.write_zeroes(SIZE / 2, 8 * BLOCK, Allocation::Release)).unwrap();
     clone.plain[SIZE as usize / 2..][..8 * BLOCK_BYTES].fill(0);
     (0..10).for_each(|_| clone.change(&drive));
     let view = clone.world.run(drive.view("a", OpenOptions::default())).unwrap();
@@ -509,7 +509,7 @@ fn a_clone_is_written_while_it_is_flattened() {
             let part = &mut plain[offset as usize..][..len];
             if clone.random.random_bool(0.3) {
                 part.fill(0);
-                drive.write_zeroes(offset, len as u64, false).await.unwrap();
+                drive.write_zeroes(offset, len as u64, Allocation::Release).await.unwrap();
             } else {
                 part.copy_from_slice(&data);
                 drive.write(offset, &data).await.unwrap();

@@ -24,7 +24,7 @@ async fn send(
     let (disk, base) = (disk?, base.transpose()?);
     let (info, since) = (info(name), since.map(info));
     let base = base.as_ref().zip(since.as_ref()).map(|(disk, info)| View { disk, info });
-    let mut send = Send::new(View { disk: &disk, info: &info }, base, start)?;
+    let mut send = SendStream::new(View { disk: &disk, info: &info }, base, start)?;
     let mut bytes = Vec::new();
     while let Some(more) = send.next().await? {
         bytes.extend_from_slice(&more);
@@ -165,7 +165,7 @@ fn no_more_is_sent_of_a_clone_than_it_needs() {
         OpenOptions::default(),
     );
     let view = clone.world.run(view).unwrap();
-    let mut send = Send::new(View { disk: &view, info: &info }, None, 0).unwrap();
+    let mut send = SendStream::new(View { disk: &view, info: &info }, None, 0).unwrap();
     let error = clone.world.run(async {
         loop {
             match send.next().await {

@@ -104,7 +104,7 @@ impl Source {
         let base =
             base.as_ref().zip(since).map(|(base, since)| View { disk: base, info: info(since) });
         let result = self.world.run(async {
-            let mut send = Send::new(View { disk: &disk, info: info(name) }, base, start)?;
+            let mut send = SendStream::new(View { disk: &disk, info: info(name) }, base, start)?;
             let mut bytes = Vec::new();
             while let Some(more) = send.next().await? {
                 bytes.extend_from_slice(&more);
@@ -669,7 +669,7 @@ fn the_medium_is_read_while_the_transfer_is_written() {
     medium.set_plan(FaultPlan { latency_ns: READ_NS..=READ_NS, ..FaultPlan::default() });
     let clock = &world.runtime;
     let (took_ns, parts) = world.run(async {
-        let mut send = Send::new(View { disk: &disk, info: &info }, None, 0).unwrap();
+        let mut send = SendStream::new(View { disk: &disk, info: &info }, None, 0).unwrap();
         let (began_ns, mut parts) = (clock.now_ns(), 0);
         while let Some(part) = send.next().await.unwrap() {
             parts += u64::from(part.len() > 1 << 19);
@@ -691,7 +691,7 @@ fn a_transfer_that_cannot_be_read_has_no_end() {
     let send = || {
         let (_, disk) = open_noise(&world);
         let sent = world.run(async {
-            let mut send = Send::new(View { disk: &disk, info: &info }, None, 0).unwrap();
+            let mut send = SendStream::new(View { disk: &disk, info: &info }, None, 0).unwrap();
             let mut bytes = Vec::new();
             loop {
                 match send.next().await {

@@ -230,7 +230,7 @@ fn changes_of_an_open_disk_are_exact() {
     }
     disk.world.run(drive.checkpoint()).unwrap();
     assert_exact(&changed(&disk.world, &view, &drive), &a, &disk.plain);
-    disk.world.run(drive.write_zeroes(0, SIZE / 2, true)).unwrap();
+    disk.world.run(drive.write_zeroes(0, SIZE / 2, Allocation::Keep)).unwrap();
     disk.plain.fill(0);
     assert_exact(&changed(&disk.world, &view, &drive), &a, &disk.plain);
     let b = disk.take(&drive, "b");
