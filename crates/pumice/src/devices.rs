@@ -64,7 +64,7 @@ pub(crate) enum DeviceChange {
 /// # Errors
 /// `InvalidInput` if it is on one file or device.
 fn array_of(drive: &Drive) -> Result<&Array<FileMedium>> {
-    Storage::of(drive).as_array().ok_or_else(|| {
+    drive.medium().downcast_ref().ok_or_else(|| {
         let what = "the drive is on one file or device: close it, and `pumice device add` makes a \
                     mirror of it";
         Error::new(ErrorKind::InvalidInput, what)
@@ -250,9 +250,7 @@ async fn rebuild(
 
 /// Continues an interrupted rebuild of members, in a task of its own.
 pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive>) {
-    let is_needed =
-        !drive.is_read_only() && Storage::of(drive).as_array().is_some_and(Array::is_rebuilding);
-    if !is_needed {
+    if drive.is_read_only() || !array_of(drive).is_ok_and(Array::is_rebuilding) {
         return;
     }
     let drive = Rc::downgrade(drive);
@@ -279,7 +277,7 @@ pub(crate) async fn to_mirror(medium: FileMedium) -> Result<Storage> {
     let (layout, clock) = (ArrayLayout::Mirror, medium.runtime().clone());
     let array = Array::create(new_identity(), layout, vec![(medium, new)]).await?;
     let array = array.with_patience(Patience::new(&clock, PATIENCE_NS));
-    Ok(Storage::of_array(array, path).with_cipher(cipher))
+    Ok(Storage::new(array, path).with_cipher(cipher))
 }
 
 /// Returns the path of a member, as it is listed.

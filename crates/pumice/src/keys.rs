@@ -213,7 +213,7 @@ async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
         let given = given();
         given.of_drives.get(&path).or(given.source.as_ref()).cloned()
     };
-    let locked = match Locked::on(&medium).await {
+    let locked = match Locked::on(&*medium).await {
         Ok(Some(locked)) => locked,
         // An unencrypted drive may have been put in its place.
         Ok(None) if source.is_some() && !is_origin => {

@@ -10,23 +10,24 @@
 //! A member is looked for at its last path, and next to the member that was named; identities
 //! decide whether it is the right one. Members that were moved are named on the command line, too.
 
+use std::any::Any;
 use std::fs::File;
-use std::ops::Range;
+use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::rc::Rc;
+use std::sync::RwLock;
 
-use crate::objects::{self, BucketPlace, Remote};
+use crate::objects::{self, BucketPlace};
+use pumice_drive::Drive;
 use pumice_drive::base::clock::while_busy;
-use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result};
 use pumice_drive::crypt::Cipher;
 use pumice_drive::format::{ARRAY_HEADER_BYTES, ArrayHeader, MemberState};
-use pumice_drive::media::array::{Array, ArrayInfo, Assembly, Patience, read_header};
+use pumice_drive::media::array::{Array, Assembly, Patience, read_header};
 use pumice_drive::media::file::{FileMedium, FileOptions, PathWatch};
-use pumice_drive::media::tier::{Status, place_of};
-use pumice_drive::media::{
-    Capabilities, CopyId, Geometry, Medium, SLOTS, SUPERBLOCK_SLOTS, slot_offset,
-};
+use pumice_drive::media::tier::place_of;
+use pumice_drive::media::{AnyMedium, SLOTS, SUPERBLOCK_SLOTS, slot_offset};
 use pumice_drive::runtime::Runtime;
 
 /// The user's options for arrays and journals on the command line.
@@ -54,14 +55,36 @@ fn hints() -> Hints {
     HINTS.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
 }
 
-/// The medium of a drive.
-pub(crate) enum Storage {
-    /// A file or device.
-    File(FileMedium),
-    /// Several of them, and the path of the one that was named.
-    Array(Box<Array<FileMedium>>, PathBuf),
-    /// A bucket.
-    Remote(Box<Remote>),
+/// The medium of a drive that is not open yet.
+pub(crate) struct Storage {
+    medium: Box<dyn Keyed>,
+    path: PathBuf,
+}
+
+/// A medium that takes the keys of the drive on it.
+pub(crate) trait Keyed: AnyMedium {
+    /// Sets the keys of the drive.
+    fn set_cipher(&mut self, cipher: Cipher);
+}
+
+impl Keyed for FileMedium {
+    fn set_cipher(&mut self, cipher: Cipher) {
+        self.set_cipher(cipher);
+    }
+}
+
+impl Keyed for Array<FileMedium> {
+    fn set_cipher(&mut self, cipher: Cipher) {
+        self.set_cipher(cipher);
+    }
+}
+
+impl Deref for Storage {
+    type Target = dyn AnyMedium;
+
+    fn deref(&self) -> &dyn AnyMedium {
+        &*self.medium
+    }
 }
 
 /// The members that may be absent.
@@ -94,26 +117,10 @@ impl Storage {
         place: &BucketPlace,
         read_only: bool,
     ) -> Result<Self> {
-        let remote = match hints().diskless && !read_only {
-            true => Box::pin(objects::diskless(runtime, place)).await?,
-            false => Box::pin(objects::view(runtime, place, read_only)).await?,
-        };
-        Ok(Self::Remote(Box::new(remote)))
-    }
-
-    /// Returns the image of a newer commit that counts, without keys, if this is a bucket for
-    /// reading and there is one.
-    ///
-    /// # Errors
-    /// Errors of [`Remote::newer`].
-    pub(crate) async fn newer(&self) -> Result<Option<Self>> {
-        let Self::Remote(remote) = self else { return Ok(None) };
-        Ok(Box::pin(remote.newer()).await?.map(|remote| Self::Remote(Box::new(remote))))
-    }
-
-    /// Whether an object that the image in a bucket names no longer exists.
-    pub(crate) fn is_stale(&self) -> bool {
-        matches!(self, Self::Remote(remote) if remote.is_stale())
+        match hints().diskless && !read_only {
+            true => Box::pin(objects::diskless(runtime, place)).await,
+            false => Box::pin(objects::view(runtime, place, read_only)).await,
+        }
     }
 
     /// Completes the medium that was opened at a path: if it is a member of an array, the others
@@ -169,7 +176,7 @@ impl Storage {
             .with_degraded(hints.degraded || absent == Absent::AndApart)
             .with_patience(Patience::new(&clock, PATIENCE_NS));
         let array = Array::assemble(members, assembly).await?;
-        Ok(Self::of_array(array, named))
+        Ok(Self::new(array, named))
     }
 
     /// Returns the medium of a journal, or of a file or device alone.
@@ -181,7 +188,7 @@ impl Storage {
         let place = match place_of(&file).await {
             Ok(Some(place)) => place,
             Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
-            Ok(None) | Err(_) => return Ok(Self::File(file)),
+            Ok(None) | Err(_) => return Ok(Self::of_file(file)),
         };
         let read_only = options.read_only;
         if options.unlocked {
@@ -192,13 +199,29 @@ impl Storage {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let how = (read_only, hints().fenced);
-        let opening = objects::with_journal(runtime, file, &place, how);
-        Ok(Self::Remote(Box::new(Box::pin(opening).await?)))
+        Box::pin(objects::with_journal(runtime, file, &place, how)).await
     }
 
-    /// Returns the medium of an array, of which the member at a path was named, without any keys.
-    pub(crate) fn of_array(array: Array<FileMedium>, named: PathBuf) -> Self {
-        Self::Array(Box::new(array), named)
+    /// Returns the medium that was opened with a path, without any keys.
+    pub(crate) fn new(medium: impl Keyed, path: impl Into<PathBuf>) -> Self {
+        Self { medium: Box::new(medium), path: path.into() }
+    }
+
+    /// Returns the medium of a drive on one file or device.
+    pub(crate) fn of_file(file: FileMedium) -> Self {
+        let path = file.path().to_owned();
+        Self::new(file, path)
+    }
+
+    /// Returns the file or device of a medium made by [`Storage::of_file`].
+    pub(crate) fn into_file(self) -> FileMedium {
+        let medium: Box<dyn Any> = self.medium;
+        *medium.downcast().expect("the drive is on one file or device")
+    }
+
+    /// Returns the medium for opening the drive.
+    pub(crate) fn into_shared(self) -> Rc<dyn AnyMedium> {
+        Rc::from(self.medium as Box<dyn AnyMedium>)
     }
 
     /// Returns the medium with the keys of the drive on it.
@@ -209,54 +232,38 @@ impl Storage {
 
     /// Sets the keys of the drive.
     pub(crate) fn set_cipher(&mut self, cipher: Cipher) {
-        match self {
-            Self::File(file) => file.set_cipher(cipher),
-            Self::Array(array, _) => array.set_cipher(cipher),
-            Self::Remote(remote) => remote.set_cipher(cipher),
-        }
-    }
-
-    /// Returns the results of a function for the local files and devices of the medium.
-    fn of_files<T>(&self, what: impl Fn(&FileMedium) -> T) -> Vec<T> {
-        match self {
-            Self::File(file) => vec![what(file)],
-            Self::Array(array, _) => array.media().iter().map(|medium| what(medium)).collect(),
-            Self::Remote(remote) => remote.journal().map(what).into_iter().collect(),
-        }
+        self.medium.set_cipher(cipher);
     }
 
     /// Returns the path with which the medium was opened.
     pub(crate) fn path(&self) -> &Path {
-        match self {
-            Self::File(file) => file.path(),
-            Self::Array(_, path) => path,
-            Self::Remote(remote) => remote.path(),
-        }
+        &self.path
     }
 
     /// Returns the size of the file or device in bytes; for an array, the size of its first one;
     /// for a bucket, the size of the journal.
     pub(crate) fn bytes(&self) -> u64 {
-        self.of_files(FileMedium::bytes).first().copied().unwrap_or(0)
+        of_files(&**self, FileMedium::bytes).first().copied().unwrap_or(0)
     }
+}
 
-    /// Returns the array, if the medium is one.
-    pub(crate) fn as_array(&self) -> Option<&Array<FileMedium>> {
-        match self {
-            Self::Array(array, _) => Some(array),
-            _ => None,
-        }
+/// Returns the results of a function for the local files and devices of a medium.
+fn of_files<T>(medium: &dyn AnyMedium, what: impl Fn(&FileMedium) -> T) -> Vec<T> {
+    if let Some(array) = medium.downcast_ref::<Array<FileMedium>>() {
+        return array.media().iter().map(|medium| what(medium)).collect();
     }
+    let file = medium.downcast_ref().or_else(|| objects::journal_of(medium));
+    file.map(what).into_iter().collect()
+}
 
-    /// Whether the page cache is bypassed.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.of_files(FileMedium::is_direct).into_iter().all(|is_direct| is_direct)
-    }
+/// Whether a drive bypasses the page cache.
+pub(crate) fn is_direct(drive: &Drive) -> bool {
+    of_files(drive.medium(), FileMedium::is_direct).into_iter().all(|is_direct| is_direct)
+}
 
-    /// Returns the watchers that check whether the paths still lead to the files.
-    pub(crate) fn path_watch(&self) -> Vec<PathWatch> {
-        self.of_files(FileMedium::path_watch)
-    }
+/// Returns the watchers that check whether the paths of a drive still lead to its files.
+pub(crate) fn path_watch(drive: &Drive) -> Vec<PathWatch> {
+    of_files(drive.medium(), FileMedium::path_watch)
 }
 
 /// Overwrites the headers of a medium that was a member of an array.
@@ -326,153 +333,4 @@ pub(crate) fn shown(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidInput, what)
     };
     whole.to_str().map(ToOwned::to_owned).ok_or_else(wrong)
-}
-
-/// Calls a method of the medium, whatever its kind.
-macro_rules! on_each {
-    ($storage:expr, $method:ident($($argument:expr),*)) => {
-        match $storage {
-            Self::File(file) => file.$method($($argument),*),
-            Self::Array(array, _) => array.$method($($argument),*),
-            Self::Remote(remote) => remote.$method($($argument),*),
-        }
-    };
-    // Boxed for all kinds but a file, so that a drive on one file does not carry their state.
-    ($storage:expr, $method:ident($($argument:expr),*).await) => {
-        match $storage {
-            Self::File(file) => file.$method($($argument),*).await,
-            Self::Array(array, _) => Box::pin(array.$method($($argument),*)).await,
-            Self::Remote(remote) => Box::pin(remote.$method($($argument),*)).await,
-        }
-    };
-}
-
-impl Storage {
-    /// Returns the medium of a drive that was opened on one.
-    pub(crate) fn of(drive: &pumice_drive::Drive) -> &Self {
-        drive.medium().downcast_ref().expect("the drive was opened on a storage")
-    }
-}
-
-impl Medium for Storage {
-    fn capabilities(&self) -> Capabilities {
-        on_each!(self, capabilities())
-    }
-
-    fn cipher(&self) -> &Cipher {
-        on_each!(self, cipher())
-    }
-
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        on_each!(self, set_geometry(geometry))
-    }
-
-    fn reserve(&self) -> Result<()> {
-        on_each!(self, reserve())
-    }
-
-    fn room(&self) -> Option<u64> {
-        on_each!(self, room())
-    }
-
-    async fn preallocate(&self, segment: SegmentId) -> Result<()> {
-        on_each!(self, preallocate(segment).await)
-    }
-
-    fn misplaced(&self) -> Option<String> {
-        on_each!(self, misplaced())
-    }
-
-    async fn append(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: Arc<AlignedBuffer>,
-    ) -> Result<()> {
-        on_each!(self, append(segment, offset, buffer).await)
-    }
-
-    async fn append_durably(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: Arc<AlignedBuffer>,
-    ) -> Result<()> {
-        on_each!(self, append_durably(segment, offset, buffer).await)
-    }
-
-    fn spare_buffer(&self) -> Option<AlignedBuffer> {
-        on_each!(self, spare_buffer())
-    }
-
-    async fn read(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> (AlignedBuffer, Result<()>) {
-        on_each!(self, read(segment, offset, buffer).await)
-    }
-
-    async fn sync(&self) -> Result<()> {
-        on_each!(self, sync().await)
-    }
-
-    async fn prepare(&self, segment: SegmentId) -> Result<bool> {
-        on_each!(self, prepare(segment).await)
-    }
-
-    async fn discard(&self, segment: SegmentId) -> Result<()> {
-        on_each!(self, discard(segment).await)
-    }
-
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        on_each!(self, read_superblock(slot).await)
-    }
-
-    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        on_each!(self, write_superblock(slot, bytes).await)
-    }
-
-    fn copies(&self) -> Vec<CopyId> {
-        on_each!(self, copies())
-    }
-
-    async fn read_copy(
-        &self,
-        copy: CopyId,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> (AlignedBuffer, Result<()>) {
-        on_each!(self, read_copy(copy, segment, offset, buffer).await)
-    }
-
-    async fn read_superblock_copy(&self, copy: CopyId, slot: u32) -> Result<AlignedBuffer> {
-        on_each!(self, read_superblock_copy(copy, slot).await)
-    }
-
-    async fn repair(&self, segment: SegmentId, offset: u32, bytes: &[u8]) -> Result<u32> {
-        on_each!(self, repair(segment, offset, bytes).await)
-    }
-
-    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
-        on_each!(self, note_holders(copies, segment, range));
-    }
-
-    fn array(&self) -> Option<ArrayInfo> {
-        self.as_array().map(Array::info)
-    }
-
-    fn bucket(&self) -> Option<Status> {
-        on_each!(self, bucket())
-    }
-
-    fn ending(&self) {
-        on_each!(self, ending());
-    }
-
-    async fn finish(&self) -> Result<()> {
-        on_each!(self, finish().await)
-    }
 }

@@ -240,7 +240,7 @@ pub async fn create(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
 
 /// Creates a drive, which says that it is incomplete if it is `incomplete`.
 pub(super) async fn create_as(medium: &dyn AnyMedium, spec: &Spec, incomplete: bool) -> Result<()> {
-    let is_array = medium.array().is_some();
+    let is_array = medium.as_array().is_some();
     let mut superblock = Superblock { incomplete, is_array, ..spec.superblock()? };
     let cipher = medium.cipher();
     let has_its_keys =

@@ -1,14 +1,11 @@
 //! The medium of a drive, of any type.
 
 use std::any::Any;
-use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::{FutureExt, LocalBoxFuture};
 
-use super::array::ArrayInfo;
-use super::tier::Status;
-use super::{Capabilities, CopyId, Geometry, Medium};
+use super::{Capabilities, Copies, CopyId, Geometry, Medium, Remote};
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::crypt::Cipher;
 
@@ -47,36 +44,20 @@ pub trait AnyMedium: Any {
     fn discard(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<()>>;
     fn read_superblock(&self, slot: u32) -> LocalBoxFuture<'_, Result<AlignedBuffer>>;
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> LocalBoxFuture<'_, Result<()>>;
-    fn copies(&self) -> Vec<CopyId>;
-    fn read_copy(
-        &self,
-        copy: CopyId,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> LocalBoxFuture<'_, (AlignedBuffer, Result<()>)>;
-    fn read_superblock_copy(
-        &self,
-        copy: CopyId,
-        slot: u32,
-    ) -> LocalBoxFuture<'_, Result<AlignedBuffer>>;
-    fn repair<'a>(
-        &'a self,
-        segment: SegmentId,
-        offset: u32,
-        bytes: &'a [u8],
-    ) -> LocalBoxFuture<'a, Result<u32>>;
-    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>);
-    fn bucket(&self) -> Option<Status>;
-    fn ending(&self);
-    fn finish(&self) -> LocalBoxFuture<'_, Result<()>>;
-    fn array(&self) -> Option<ArrayInfo>;
+    fn as_array(&self) -> Option<&dyn Copies>;
+    fn as_remote(&self) -> Option<&dyn Remote>;
 }
 
 impl dyn AnyMedium {
     /// Returns the medium if it is of type `M`.
     pub fn downcast_ref<M: Medium + 'static>(&self) -> Option<&M> {
         (self as &dyn Any).downcast_ref()
+    }
+
+    /// Returns the copies of everything that can be read separately: see [`Copies::copies`]. A
+    /// medium that is no array has one.
+    pub(crate) fn copies(&self) -> Vec<CopyId> {
+        self.as_array().map_or_else(|| vec![CopyId::default()], Copies::copies)
     }
 }
 
@@ -160,54 +141,11 @@ impl<M: Medium + 'static> AnyMedium for M {
         Medium::write_superblock(self, slot, bytes).boxed_local()
     }
 
-    fn copies(&self) -> Vec<CopyId> {
-        Medium::copies(self)
+    fn as_array(&self) -> Option<&dyn Copies> {
+        Medium::as_array(self)
     }
 
-    fn read_copy(
-        &self,
-        copy: CopyId,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> LocalBoxFuture<'_, (AlignedBuffer, Result<()>)> {
-        Medium::read_copy(self, copy, segment, offset, buffer).boxed_local()
-    }
-
-    fn read_superblock_copy(
-        &self,
-        copy: CopyId,
-        slot: u32,
-    ) -> LocalBoxFuture<'_, Result<AlignedBuffer>> {
-        Medium::read_superblock_copy(self, copy, slot).boxed_local()
-    }
-
-    fn repair<'a>(
-        &'a self,
-        segment: SegmentId,
-        offset: u32,
-        bytes: &'a [u8],
-    ) -> LocalBoxFuture<'a, Result<u32>> {
-        Medium::repair(self, segment, offset, bytes).boxed_local()
-    }
-
-    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
-        Medium::note_holders(self, copies, segment, range);
-    }
-
-    fn bucket(&self) -> Option<Status> {
-        Medium::bucket(self)
-    }
-
-    fn ending(&self) {
-        Medium::ending(self);
-    }
-
-    fn finish(&self) -> LocalBoxFuture<'_, Result<()>> {
-        Medium::finish(self).boxed_local()
-    }
-
-    fn array(&self) -> Option<ArrayInfo> {
-        Medium::array(self)
+    fn as_remote(&self) -> Option<&dyn Remote> {
+        Medium::as_remote(self)
     }
 }

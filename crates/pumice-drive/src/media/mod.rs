@@ -15,6 +15,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use futures_util::future::LocalBoxFuture;
+
 pub use any::AnyMedium;
 use array::ArrayInfo;
 use tier::Status;
@@ -193,7 +195,7 @@ impl Capabilities {
 ///   later sync succeeds. The drive then accepts no more writes until it is reopened. The same
 ///   holds after a durable append that failed as `Poisoned`.
 /// * A read that cannot return the stored bytes must fail. The drive detects wrong bytes by
-///   checksum, and asks a medium with several [copies](Medium::copies) for others.
+///   checksum, and asks a medium with several [copies](Copies) for others.
 ///
 /// # Cancellation
 ///
@@ -350,14 +352,29 @@ pub trait Medium {
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer)
     -> impl Future<Output = Result<()>>;
 
-    /// Returns the copies of everything that can be read separately: one, except for a mirror.
-    /// While an operation is in progress, copies may disappear and new ones may appear at any time.
-    fn copies(&self) -> Vec<CopyId> {
-        vec![CopyId::default()]
+    /// Returns the medium as an array, if it is one.
+    fn as_array(&self) -> Option<&dyn Copies> {
+        None
     }
 
-    /// Reads as [`read`](Medium::read) does, from this copy and from no other one. A reader that
-    /// finds wrong bytes asks for other copies in this way.
+    /// Returns the medium as one that is kept in a bucket, if it is.
+    fn as_remote(&self) -> Option<&dyn Remote> {
+        None
+    }
+}
+
+/// An array: a medium that consists of several. A mirror has several copies of everything; a
+/// concatenation has one.
+pub trait Copies {
+    /// Returns the state of the members. Must not block.
+    fn info(&self) -> ArrayInfo;
+
+    /// Returns the copies of everything that can be read separately. While an operation is in
+    /// progress, copies may disappear and new ones may appear at any time.
+    fn copies(&self) -> Vec<CopyId>;
+
+    /// Reads as [`Medium::read`] does, from this copy and from no other one. A reader that finds
+    /// wrong bytes asks for other copies in this way.
     ///
     /// # Errors
     /// `Medium`, also if there is no such copy (any more).
@@ -367,23 +384,17 @@ pub trait Medium {
         segment: SegmentId,
         offset: u32,
         buffer: AlignedBuffer,
-    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
-        let _ = copy;
-        self.read(segment, offset, buffer)
-    }
+    ) -> LocalBoxFuture<'_, (AlignedBuffer, Result<()>)>;
 
-    /// Reads a superblock slot of one copy, as [`read_copy`](Medium::read_copy) does.
+    /// Reads a superblock slot of one copy, as [`read_copy`](Copies::read_copy) does.
     ///
     /// # Errors
-    /// As [`read_copy`](Medium::read_copy).
+    /// As [`read_copy`](Copies::read_copy).
     fn read_superblock_copy(
         &self,
         copy: CopyId,
         slot: u32,
-    ) -> impl Future<Output = Result<AlignedBuffer>> {
-        let _ = copy;
-        self.read_superblock(slot)
-    }
+    ) -> LocalBoxFuture<'_, Result<AlignedBuffer>>;
 
     /// Compares the bytes at `offset` of `segment` in each copy with `bytes`, and overwrites copies
     /// that differ or cannot be read. Returns the number of copies overwritten. Offset and length
@@ -391,54 +402,41 @@ pub trait Medium {
     ///
     /// The caller knows by a checksum that `bytes` were written there, completely, in the segment's
     /// present use, and keeps the segment from being discarded meanwhile. Not durable before a
-    /// sync. A medium with one copy, or one that is not written to, does nothing.
+    /// sync. An array with one copy, or one that is not written to, does nothing.
     ///
     /// # Errors
     /// `NoSpace`, or `Medium` if no copy can be written.
-    fn repair(
-        &self,
+    fn repair<'a>(
+        &'a self,
         segment: SegmentId,
         offset: u32,
-        bytes: &[u8],
-    ) -> impl Future<Output = Result<u32>> {
-        let _ = (segment, offset, bytes);
-        async { Ok(0) }
-    }
+        bytes: &'a [u8],
+    ) -> LocalBoxFuture<'a, Result<u32>>;
 
     /// Notes that copies may differ in a range of a segment, and which of them have the bytes that
     /// a reader has found there and verified by a checksum: from now on the range is read from
-    /// these copies alone. A medium with one copy does nothing. Only for a medium that is not
-    /// written to; otherwise the copies are [made equal](Medium::repair).
-    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
-        let _ = (copies, segment, range);
-    }
+    /// these copies alone. Only for an array that is not written to; otherwise the copies are
+    /// [made equal](Copies::repair).
+    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>);
+}
 
-    /// Returns the state of the bucket and of the lag, if the medium is kept in a bucket. Must not
-    /// block.
-    fn bucket(&self) -> Option<Status> {
-        None
-    }
+/// A medium that is kept in remote storage, such as a bucket.
+pub trait Remote {
+    /// Returns the state of the bucket and of the lag. Must not block.
+    fn status(&self) -> Status;
 
     /// Tells the medium that the drive is about to be closed: from now on an operation that waits
-    /// for remote storage, such as a bucket, fails if that refuses for ten seconds, or is silent
-    /// for a minute. An append then fails as `NoSpace`, and a sync as `Medium`: the writes that it
-    /// should have covered are not durable. May be called again. Must not block.
-    fn ending(&self) {}
+    /// for the remote storage fails if that refuses for ten seconds, or is silent for a minute. An
+    /// append then fails as `NoSpace`, and a sync as `Medium`: the writes that it should have
+    /// covered are not durable. May be called again. Must not block.
+    fn ending(&self);
 
-    /// Completes the copy that the medium keeps in remote storage, such as a bucket, with a delay.
-    /// The drive calls this once it is closed; everything is durable already as by
-    /// [`sync`](Medium::sync).
+    /// Completes the copy that the medium keeps in the remote storage with a delay. The drive calls
+    /// this once it is closed; everything is durable already as by [`Medium::sync`].
     ///
     /// # Errors
     /// The remote copy is not complete. Nothing is lost locally.
-    fn finish(&self) -> impl Future<Output = Result<()>> {
-        async { Ok(()) }
-    }
-
-    /// Returns the state of the members, if the medium is an array. Must not block.
-    fn array(&self) -> Option<ArrayInfo> {
-        None
-    }
+    fn finish(&self) -> LocalBoxFuture<'_, Result<()>>;
 }
 
 /// Returns the error of a durable append whose bytes could not be made durable.

@@ -1,7 +1,6 @@
 //! `pumice check`: verifies every structure and checksum of a closed drive.
 
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use anyhow::Result;
 
@@ -60,9 +59,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let place = Place::of(&args.path)?;
     let medium = open::medium_to_check(&runtime, &place.path);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
-    // The same type as all drives of the program have: a medium of another type would be compiled a
-    // second time.
-    let medium = Rc::new(medium);
     let bar = progress::segments();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     let mut show = |Checked { segments, segments_total, bytes }| {
@@ -70,13 +66,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     let report = runtime.block_on(async {
         match &place.snapshot {
-            None => check(&medium, depth, &mut show).await,
-            Some(name) => check_snapshot(&medium, name, depth, &mut show).await,
+            None => check(&*medium, depth, &mut show).await,
+            Some(name) => check_snapshot(&*medium, name, depth, &mut show).await,
         }
     });
     bar.finish_and_clear();
     let mut report = report.map_err(|error| crate::leftovers::advise(&place.path, error))?;
-    let origin = match runtime.block_on(origin::needed(&runtime, &medium)) {
+    let origin = match runtime.block_on(origin::needed(&runtime, &*medium, medium.path())) {
         Ok(None) => "",
         Ok(Some(_)) => "its origin was opened, but not checked\n",
         Err(error) => {

@@ -15,6 +15,7 @@ use crate::storage::{self, Hints};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, OpenOptions};
+use pumice_drive::media::Copies;
 use pumice_drive::media::array::{ArrayInfo, MemberStatus};
 use pumice_drive::runtime::Runtime;
 
@@ -203,7 +204,7 @@ fn change_closed(runtime: &Runtime, drive: &Rc<Drive>, change: &DeviceChange) ->
     runtime.spawn(async move {
         loop {
             clock.sleep_ns(LOOK_NS).await;
-            let rebuild = watched.medium().array().map(|array| array.rebuild);
+            let rebuild = watched.medium().as_array().map(|array| array.info().rebuild);
             let rebuild = rebuild.unwrap_or_default();
             set(&shown, rebuild.copied_bytes, rebuild.total_bytes);
         }
@@ -212,7 +213,7 @@ fn change_closed(runtime: &Runtime, drive: &Rc<Drive>, change: &DeviceChange) ->
         let mut members = array.members.iter();
         members.any(|member| member.path == wanted && member.state == MemberStatus::Out)
     };
-    let changed = match (change, drive.medium().array()) {
+    let changed = match (change, drive.medium().as_array().map(Copies::info)) {
         // Opening the drive without the member has already marked it as failed.
         (DeviceChange::Fail { path }, Some(array)) if is_out(&array, path) => Ok(array),
         _ => runtime.block_on(devices::change(runtime, drive, change)),

@@ -105,7 +105,7 @@ impl Visible {
     fn of(path: &Path) -> Result<Option<Self>> {
         let runtime = Runtime::new(Backend::Auto)?;
         let medium = open::locked(&runtime, path, true)?;
-        let locked = runtime.block_on(Locked::on(&medium)).with_context(|| lossy(path))?;
+        let locked = runtime.block_on(Locked::on(&*medium)).with_context(|| lossy(path))?;
         let Some(locked) = locked else { return Ok(None) };
         let shape = locked.shape;
         let capacity_bytes =

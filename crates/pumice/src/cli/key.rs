@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let is_list = matches!(args.action, Action::List { .. });
     let medium = open::locked(&runtime, path, is_list)?;
     let named = || path.display().to_string();
-    let locked = runtime.block_on(Locked::on(&medium)).with_context(named)?;
+    let locked = runtime.block_on(Locked::on(&*medium)).with_context(named)?;
     let Some(locked) = locked else { bail!("{}: the drive is not encrypted", path.display()) };
     let mut code = None;
     let slots = match &args.action {
@@ -180,7 +180,7 @@ fn change(
     change: &KeyChange,
     path: &Path,
 ) -> Result<Vec<SlotInfo>> {
-    let changed = runtime.block_on(change_keys(medium, change, environment::unix_seconds()));
+    let changed = runtime.block_on(change_keys(&**medium, change, environment::unix_seconds()));
     changed.with_context(|| path.display().to_string())
 }
 

@@ -29,7 +29,7 @@ use pumice_drive::controller::{
     copy_into, create_target,
 };
 use pumice_drive::crypt::Cipher;
-use pumice_drive::media::Medium;
+use pumice_drive::media::AnyMedium;
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let identity = identity(&runtime, &mut source, args, &interrupt)
         .with_context(|| args.source.display().to_string())?;
     let Some(identity) = identity else { return Ok(interrupted(args)) };
-    let source = Rc::new(source);
+    let source = source.into_shared();
     let spec = spec(&identity, args);
     // Encrypted data stays encrypted.
     let keys = (!source.cipher().is_plain()).then_some(&args.keys);
@@ -161,14 +161,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 /// Creates the new drive and copies the disk to it. Returns `None` if interrupted.
 fn onto_new_drive(
     runtime: &Runtime,
-    (source, identity): (&Rc<Storage>, &Identity),
+    (source, identity): (&Rc<dyn AnyMedium>, &Identity),
     (spec, cipher): (&Spec, Cipher),
     args: &Args,
     interrupt: &Interrupt,
 ) -> Result<Option<Summary>> {
     let target = new_drive(runtime, spec, cipher, args)?;
     let bar = super::progress::bytes(identity.size_bytes());
-    let work = rebuild(runtime, source, identity, (&target, &args.target), &bar);
+    let work = rebuild(runtime, (source, &args.source), identity, (&target, &args.target), &bar);
     let watch = async {
         while !interrupt.came() {
             runtime.sleep_ns(INTERRUPT_NS).await;
@@ -198,7 +198,7 @@ fn onto_new_drive(
 /// Marks the new drive, which was closed, as complete.
 fn complete(runtime: &Runtime, args: &Args) -> Result<()> {
     let medium = open::medium(runtime, &args.target, false)?;
-    runtime.block_on(complete_target(&medium)).with_context(|| args.target.display().to_string())
+    runtime.block_on(complete_target(&*medium)).with_context(|| args.target.display().to_string())
 }
 
 fn interrupted(args: &Args) -> Outcome {
@@ -227,7 +227,7 @@ fn identity(
     args: &Args,
     interrupt: &Interrupt,
 ) -> Result<Option<Identity>> {
-    if let Some(identity) = runtime.block_on(Identity::of_superblocks(&*source))?
+    if let Some(identity) = runtime.block_on(Identity::of_superblocks(&**source))?
         && args.uuid.is_none_or(|uuid| uuid == identity.uuid())
     {
         return Ok(Some(identity));
@@ -267,10 +267,9 @@ fn new_drive(runtime: &Runtime, spec: &Spec, cipher: Cipher, args: &Args) -> Res
     let at_target = || args.target.display().to_string();
     let geometry = spec.geometry().with_context(at_target)?;
     FileMedium::create(&args.target, geometry.medium_bytes(), args.force)?;
-    let medium = open::blank(runtime, &args.target)?.with_cipher(cipher);
-    let medium = Rc::new(Storage::File(medium));
+    let medium = Rc::new(open::blank(runtime, &args.target)?.with_cipher(cipher));
     let opening = async {
-        create_target(&medium, spec).await?;
+        create_target(&*medium, spec).await?;
         Drive::open_target(medium, runtime.clock()).await
     };
     runtime.block_on(opening).with_context(at_target)
@@ -278,14 +277,14 @@ fn new_drive(runtime: &Runtime, spec: &Spec, cipher: Cipher, args: &Args) -> Res
 
 async fn rebuild(
     runtime: &Runtime,
-    source: &Rc<Storage>,
+    (source, source_path): (&Rc<dyn AnyMedium>, &Path),
     identity: &Identity,
     (target, path): (&Drive, &Path),
     bar: &ProgressBar,
 ) -> Result<Summary> {
     let begun_ns = runtime.now_ns();
     let damaged = DamagedDrive::open(source.clone(), runtime.clock(), identity.clone()).await;
-    let mut damaged = damaged.with_context(|| source.path().display().to_string())?;
+    let mut damaged = damaged.with_context(|| source_path.display().to_string())?;
     let mut summary = Summary {
         source_uuid: identity.uuid(),
         uuid: target.uuid(),

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let path = args.path.as_path();
     let runtime = Runtime::new(Backend::Auto)?;
     let medium = runtime.block_on(origin::medium(&runtime, path))?;
-    let locked = runtime.block_on(Locked::on(&medium)).with_context(|| lossy(path))?;
+    let locked = runtime.block_on(Locked::on(&*medium)).with_context(|| lossy(path))?;
     let Some(locked) = locked else { bail!("{}: the drive is not encrypted", path.display()) };
     drop(medium);
     let mut code = None;

@@ -14,7 +14,6 @@ use crate::control::{self, Service};
 use crate::open::{self, origin};
 use crate::partitions;
 use crate::remedy;
-use crate::storage::Storage;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::{Alert, AlertKind, Drive, Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -136,7 +135,7 @@ fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, 
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
     let drive = open::to_look_at(&runtime, path, options)?;
     let (mut info, more) = (drive.info(), read(&drive));
-    if let Err(error) = runtime.block_on(origin::needed(&runtime, Storage::of(&drive))) {
+    if let Err(error) = runtime.block_on(origin::needed(&runtime, drive.medium(), path)) {
         let what = remedy::chain(&error);
         info.alerts.push(Alert { kind: AlertKind::Origin, refuses_writes: false, what });
     }

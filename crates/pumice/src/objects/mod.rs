@@ -1,9 +1,9 @@
 //! Drives in a bucket of an S3-compatible object store: their places, access to the store, and the
-//! medium of such a drive.
+//! opening of such a drive.
 //!
 //! * `place`: `s3://BUCKET/NAME`.
 //! * `prices`: the cost of a bucket.
-//! * `remote`: the medium; `absent` takes its place in a program without the feature `objects`.
+//! * `remote`: the opening; `absent` takes its place in a program without the feature `objects`.
 //! * `s3`: the store, on a thread of its own with a runtime of its own.
 //! * `settings`: how it is reached. `answers`: the meaning of its errors.
 //!
@@ -28,6 +28,6 @@ pub(crate) use place::BucketPlace;
 pub(crate) use prices::{Cost, Prices};
 #[cfg(feature = "objects")]
 pub(crate) use remote::host;
-pub(crate) use remote::{Remote, diskless, view, with_journal};
+pub(crate) use remote::{diskless, is_stale, journal_of, newer, view, with_journal};
 #[cfg(feature = "objects")]
 pub(crate) use s3::S3;

@@ -137,12 +137,9 @@ pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
     let file = one(runtime, path, FileOptions::default().with_direct(true))?;
     let opening = async {
         // Nothing is changed without the key.
-        let Storage::File(file) = keys::unlock(Storage::File(file)).await? else {
-            let what = "it is an array already";
-            return Err(base::Error::new(ErrorKind::InvalidInput, what));
-        };
-        let medium = Rc::new(devices::to_mirror(file).await?);
-        Drive::open(medium, runtime.clock(), OpenOptions::default()).await
+        let file = keys::unlock(Storage::of_file(file)).await?.into_file();
+        let medium = devices::to_mirror(file).await?;
+        Drive::open(medium.into_shared(), runtime.clock(), OpenOptions::default()).await
     };
     runtime.block_on(opening).map_err(|error| crate::leftovers::advise(path, error))
 }
@@ -190,7 +187,7 @@ pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     check_read_only(&place, options)?;
     let medium = medium(runtime, path, options.read_only);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
-    let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
+    let opened = Drive::open(medium.into_shared(), runtime.clock(), options);
     runtime.block_on(opened).map_err(|error| crate::leftovers::advise(path, error))
 }
 
@@ -235,7 +232,7 @@ pub(crate) fn to_look_at(
     let place = Place::of(path)?;
     let medium = medium_to_look_at(runtime, path);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
-    let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
+    let opened = Drive::open(medium.into_shared(), runtime.clock(), options);
     runtime.block_on(opened).map_err(|error| crate::leftovers::advise(path, error))
 }
 
@@ -286,11 +283,11 @@ pub(crate) async fn on_medium(
     medium: Storage,
     options: OpenOptions,
 ) -> pumice_drive::base::Result<Rc<Drive>> {
-    let origin = match origin::of(runtime, &medium).await {
-        Err(error) if !is_flat_on(&medium).await? => return Err(error),
+    let origin = match origin::of(runtime, &*medium, medium.path()).await {
+        Err(error) if !is_flat_on(&*medium).await? => return Err(error),
         origin => origin,
     };
-    let medium = Rc::new(medium);
+    let medium = medium.into_shared();
     let drive = match snapshot {
         None => Drive::open(medium, runtime.clock(), options).await,
         Some(name) => Drive::open_snapshot(medium, runtime.clock(), name, options).await,

@@ -13,6 +13,7 @@ use crate::keys;
 use crate::storage::{Absent, Storage};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, OpenOptions, Origin, is_flat_on, origin_on};
+use pumice_drive::media::AnyMedium;
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::{Backend, Runtime};
 use uuid::Uuid;
@@ -25,24 +26,33 @@ pub(crate) const CHAIN_MAX: u32 = 16;
 const CACHE_BYTES: usize = 16 << 20;
 const MAP_CACHE_BYTES: usize = 128 << 20;
 
-/// Opens the origin of the drive on a medium; `None` if the drive is no clone.
+/// Opens the origin of the drive on a medium, which was opened at a path; `None` if the drive is no
+/// clone.
 ///
 /// # Errors
 /// `NotFound` if the origin is not found, with advice; else errors from opening it.
-pub(crate) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
+pub(crate) async fn of(
+    runtime: &Runtime,
+    medium: &dyn AnyMedium,
+    path: &Path,
+) -> Result<Option<Rc<Drive>>> {
     // Opening the drive itself reports its errors.
     let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
-    open(runtime, medium.path(), (clone, wanted), 1).await.map(Some)
+    open(runtime, path, (clone, wanted), 1).await.map(Some)
 }
 
 /// As [`of`]; also `None` if only snapshots older than a flattening read from the origin.
 ///
 /// # Errors
 /// As [`of`], and [`is_flat_on`].
-pub(crate) async fn needed(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
+pub(crate) async fn needed(
+    runtime: &Runtime,
+    medium: &dyn AnyMedium,
+    path: &Path,
+) -> Result<Option<Rc<Drive>>> {
     match is_flat_on(medium).await? {
         true => Ok(None),
-        false => of(runtime, medium).await,
+        false => of(runtime, medium, path).await,
     }
 }
 
@@ -82,7 +92,7 @@ fn open<'a>(
 }
 
 async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Result<Rc<Drive>> {
-    let medium = Rc::new(keys::unlock_origin(medium(runtime, path).await?).await?);
+    let medium = keys::unlock_origin(medium(runtime, path).await?).await?.into_shared();
     let options = OpenOptions {
         read_only: true,
         read_cache_bytes: CACHE_BYTES,
@@ -157,7 +167,7 @@ pub(crate) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
 /// There is no drive, or it cannot be read.
 pub(crate) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<Origin>)> {
     runtime.block_on(async {
-        origin_on(&keys::unlock_origin(medium(runtime, path).await?).await?).await
+        origin_on(&*keys::unlock_origin(medium(runtime, path).await?).await?).await
     })
 }
 

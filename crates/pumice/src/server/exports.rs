@@ -19,7 +19,7 @@ use crate::partitions;
 use crate::path_watch;
 use crate::remedy::chain_of as chain;
 use crate::savings::saved_text;
-use crate::storage::Storage;
+use crate::storage;
 use crate::watch::{Measured, Terms, Watch};
 use pumice_drive::Uuid;
 use pumice_drive::base::units::format_size;
@@ -214,7 +214,7 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
     let source = served.drive.clone();
     watch.add(name.clone(), move || source.get(), measured, terms);
     let Source::Drive(drive) = &served.drive else { return };
-    Storage::of(drive).path_watch().into_iter().for_each(path_watch::watch);
+    storage::path_watch(drive).into_iter().for_each(path_watch::watch);
     devices::go_on(runtime, drive);
     let read = drive.clone();
     runtime.spawn(async move {

@@ -19,8 +19,8 @@ use std::rc::{Rc, Weak};
 use futures_util::future::select;
 
 use crate::keys;
+use crate::objects;
 use crate::open;
-use crate::storage::Storage;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::codec::Workers;
@@ -139,7 +139,7 @@ impl Follower {
         if is_another() {
             return true;
         }
-        if !Storage::of(pinned.drive()).is_stale() {
+        if !objects::is_stale(pinned.drive()) {
             return false;
         }
         self.is_wanted.set(true);
@@ -191,7 +191,7 @@ impl Follower {
     /// `Busy` if there is none in time; errors of [`Follower::look`].
     pub(super) async fn settle(&self) -> Result<()> {
         let end_ns = self.runtime.now_ns() + PATIENCE_NS;
-        while Storage::of(&self.drive()).is_stale() {
+        while objects::is_stale(&self.drive()) {
             if self.runtime.now_ns() >= end_ns {
                 let what = "the writer deletes objects faster than the drive is opened here: let \
                             it commit less often (--lag) or checkpoint more often (--checkpoint)";
@@ -208,11 +208,11 @@ impl Follower {
         let mut failed = None;
         for _ in 0..ATTEMPTS {
             let current = self.drive();
-            let Some(storage) = Storage::of(&current).newer().await? else { break };
+            let Some(storage) = objects::newer(&current).await? else { break };
             match self.open(storage).await {
                 // Another check may have moved on meanwhile, and further.
                 Ok(drive)
-                    if Storage::of(&drive).is_stale()
+                    if objects::is_stale(&drive)
                         || self.is_over.get()
                         || !Rc::ptr_eq(&current, &self.drive()) =>
                 {
@@ -252,7 +252,7 @@ async fn look_often(runtime: Runtime, follower: Weak<Follower>) {
     let mut trouble = false;
     loop {
         let Some(follower) = follower.upgrade() else { return };
-        let is_stale = Storage::of(&follower.drive()).is_stale();
+        let is_stale = objects::is_stale(&follower.drive());
         let every_ns = follower.following.every_ns;
         let pause_ns = if is_stale { every_ns.min(STALE_PAUSE_NS) } else { every_ns };
         // A waiting request brings forward the first check only.

@@ -413,7 +413,7 @@ mod tests {
         let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(Uuid::from_u128(7), 1 << 20) };
         FileMedium::create(path, spec.geometry().unwrap().medium_bytes(), false).unwrap();
         let medium = open::medium(runtime, path, false).unwrap();
-        runtime.block_on(create(&medium, &spec)).unwrap();
+        runtime.block_on(create(&*medium, &spec)).unwrap();
     }
 
     #[test]

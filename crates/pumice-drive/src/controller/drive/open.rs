@@ -174,7 +174,7 @@ impl Drive {
         if !options.read_only {
             let written = write_completed(&*medium, completed).await;
             make_equal(&*medium, superblock.segment_bytes, &unproven).await?;
-            superblock.is_array = medium.array().is_some();
+            superblock.is_array = medium.as_array().is_some();
             for segment in settle_tail(&*medium, &end, &unreadable, written).await? {
                 core.note_bad_segment(segment, &mut superblock);
             }
@@ -227,11 +227,12 @@ impl Drive {
     }
 
     /// Announces that the drive is about to be closed, before its last requests have ended: none of
-    /// them waits long for remote storage, such as a bucket. See [`AnyMedium::ending`].
+    /// them waits long for remote storage, such as a bucket. See
+    /// [`Remote::ending`](crate::media::Remote::ending).
     pub fn ending(&self) {
         // A view uses the medium of a drive that stays open.
-        if self.lease.is_none() {
-            self.medium.ending();
+        if let (None, Some(remote)) = (&self.lease, self.medium.as_remote()) {
+            remote.ending();
         }
     }
 
@@ -242,7 +243,7 @@ impl Drive {
     /// # Errors
     /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: writes that were not
     /// flushed before may be lost, but the drive still opens. After errors of
-    /// [`AnyMedium::finish`], nothing is lost.
+    /// [`Remote::finish`](crate::media::Remote::finish), nothing is lost.
     pub async fn close(&self) -> Result<()> {
         self.close_with(Ending::Checkpoint).await
     }
@@ -263,10 +264,10 @@ impl Drive {
         self.with_core(Core::close);
         self.queues.tasks_ended.wait_for(|| (self.tasks.get() == 0).then_some(())).await;
         closed?;
-        if self.is_read_only() {
-            return Ok(());
+        match self.medium.as_remote() {
+            Some(remote) if !self.is_read_only() => remote.finish().await,
+            _ => Ok(()),
         }
-        self.medium().finish().await
     }
 
     async fn close_log(&self, ending: Ending) -> Result<()> {

@@ -119,6 +119,7 @@ impl Drive {
     /// Overwrites the copies of a record that differ from `bytes`, if `bytes` are the record as
     /// written and its segment is still in the same use.
     async fn repair_record(&self, place: RecordAddress, bytes: &[u8]) {
+        let Some(array) = self.medium.as_array() else { return };
         if self.is_read_only() || !is_intact(self.medium.cipher(), place, bytes) {
             return;
         }
@@ -127,7 +128,7 @@ impl Drive {
         if self.core().space().generation(place.segment) != place.generation {
             return;
         }
-        match self.medium.repair(place.segment, place.offset, bytes).await {
+        match array.repair(place.segment, place.offset, bytes).await {
             Ok(0) => {}
             Ok(copies) => tracing::warn!(
                 segment = %place.segment,

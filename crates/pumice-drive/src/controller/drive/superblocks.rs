@@ -36,7 +36,7 @@ pub(crate) async fn load(medium: &dyn AnyMedium) -> Result<Loaded> {
                     rebuild again";
         return Err(Error::new(ErrorKind::Corrupt, what).with_remedy(Remedy::Overwrite));
     }
-    if loaded.stored.superblock.is_array && medium.array().is_none() {
+    if loaded.stored.superblock.is_array && medium.as_array().is_none() {
         let what = "it is a member of an array whose headers cannot be read: open the array by \
                     another member, or save the data of this one with a rebuild";
         return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -57,9 +57,9 @@ pub(crate) async fn load_any(medium: &dyn AnyMedium) -> Result<Loaded> {
     let copies = medium.copies();
     let slots = 0..SUPERBLOCK_SLOTS;
     for (slot, &copy) in slots.flat_map(|slot| copies.iter().map(move |copy| (slot, copy))) {
-        let read = match copies.len() {
-            1 => medium.read_superblock(slot).await,
-            _ => medium.read_superblock_copy(copy, slot).await,
+        let read = match medium.as_array().filter(|_| copies.len() != 1) {
+            None => medium.read_superblock(slot).await,
+            Some(array) => array.read_superblock_copy(copy, slot).await,
         };
         match read.and_then(|bytes| verified(&bytes, medium.cipher())) {
             Ok(found) => {
@@ -102,7 +102,7 @@ pub(crate) async fn load_any(medium: &dyn AnyMedium) -> Result<Loaded> {
 
 /// Returns the path of a copy of a medium.
 pub(crate) fn copy_name(medium: &dyn AnyMedium, copy: CopyId) -> String {
-    let members = medium.array().map(|array| array.members).unwrap_or_default();
+    let members = medium.as_array().map(|array| array.info().members).unwrap_or_default();
     let found = members.into_iter().find(|member| member.copy == copy);
     found.map_or_else(|| "a member that was removed".to_owned(), |member| member.path)
 }

@@ -248,7 +248,7 @@ impl CheckReport {
     /// not answer.
     fn add_left_out(&mut self, medium: &dyn AnyMedium, before: &[CopyId]) {
         let present = medium.copies();
-        let members = medium.array().map(|array| array.members).unwrap_or_default();
+        let members = medium.as_array().map(|array| array.info().members).unwrap_or_default();
         for member in members {
             if before.contains(&member.copy) && !present.contains(&member.copy) {
                 let why = member.error.map(|why| format!(": {why}")).unwrap_or_default();

@@ -10,6 +10,7 @@ use crate::codec::Codec;
 use crate::format::{Origin, Receiving};
 use crate::media::array::ArrayInfo;
 use crate::media::tier::Status;
+use crate::media::{Copies, Remote};
 
 /// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -330,8 +331,8 @@ impl Drive {
             receiving: superblock.receiving.map(Partial::from),
             origin: superblock.origin.as_ref().map(OriginInfo::from),
             clones: u32::try_from(clones.sum::<usize>()).unwrap_or(u32::MAX),
-            array: self.medium().array(),
-            bucket: self.medium().bucket(),
+            array: self.medium().as_array().map(Copies::info),
+            bucket: self.medium().as_remote().map(Remote::status),
             occupied_bytes: core.occupied().bytes,
             warm_bytes: core.warm_bytes(),
             low_room_bytes: core.reclaim().low_room(),

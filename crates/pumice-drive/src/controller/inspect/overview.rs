@@ -9,6 +9,7 @@ use super::super::core::{Core, Purpose};
 use super::super::drive::Drive;
 use super::super::space::{SegmentView, State};
 use crate::format::Stream;
+use crate::media::Remote;
 
 /// Use of the capacity, and health of the drive. Bytes add up to the capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,10 +172,11 @@ impl Drive {
         if let Some(what) = self.medium().misplaced() {
             say(AlertKind::Misplaced, false, what);
         }
-        if let Some((refuses, what)) = self.medium().bucket().and_then(|bucket| bucket.alert()) {
+        let bucket = self.medium().as_remote().map(Remote::status);
+        if let Some((refuses, what)) = bucket.and_then(|bucket| bucket.alert()) {
             say(AlertKind::Bucket, refuses, what);
         }
-        if let Some(what) = self.medium().array().and_then(|array| array.alert()) {
+        if let Some(what) = self.medium().as_array().and_then(|array| array.info().alert()) {
             say(AlertKind::Degraded, false, what);
         }
         let (reads, scrub) = (core.counters().corrupt_reads.get(), self.scrub.get());

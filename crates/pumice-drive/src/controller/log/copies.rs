@@ -34,7 +34,8 @@ pub(crate) async fn repair_batch(
         fill_parity(&mut append, header.parity_pages.into());
     }
     let (from, _) = place_of(header);
-    Ok(Some(medium.repair(header.segment, from, &append).await?))
+    let Some(array) = medium.as_array() else { return Ok(Some(0)) };
+    Ok(Some(array.repair(header.segment, from, &append).await?))
 }
 
 /// Returns the copies in which a batch is damaged or cannot be read: if one copy has all of it, the

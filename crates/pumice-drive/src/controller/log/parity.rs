@@ -369,7 +369,8 @@ async fn read_copies(
     range: Range<u32>,
     is_right: &mut dyn FnMut(&[u8]) -> bool,
 ) -> bool {
-    let copies = medium.copies();
+    let Some(array) = medium.as_array() else { return false };
+    let copies = array.copies();
     if copies.len() == 1 {
         return false;
     }
@@ -379,7 +380,7 @@ async fn read_copies(
     let wanted = (range.start - start) as usize..(range.end - start) as usize;
     let mut buffer = AlignedBuffer::zeroed(bytes);
     for copy in copies {
-        let (back, result) = medium.read_copy(copy, segment, start, buffer).await;
+        let (back, result) = array.read_copy(copy, segment, start, buffer).await;
         if result.is_ok() && back.get(wanted.clone()).is_some_and(&mut *is_right) {
             return true;
         }

@@ -348,9 +348,9 @@ async fn read_from(
     offset: u32,
     buffer: AlignedBuffer,
 ) -> (AlignedBuffer, Result<()>) {
-    match copy {
-        None => medium.read(segment, offset, buffer).await,
-        Some(copy) => medium.read_copy(copy, segment, offset, buffer).await,
+    match (copy, medium.as_array()) {
+        (Some(copy), Some(array)) => array.read_copy(copy, segment, offset, buffer).await,
+        _ => medium.read(segment, offset, buffer).await,
     }
 }
 

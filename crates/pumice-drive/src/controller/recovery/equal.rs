@@ -33,6 +33,7 @@ pub(crate) async fn make_equal(
     segment_bytes: u32,
     batches: &[Unproven],
 ) -> Result<()> {
+    let Some(array) = medium.as_array() else { return Ok(()) };
     for batch in batches {
         let Some(bytes) = read_whole(medium, segment_bytes, batch).await else {
             let what = "a batch of the log can no longer be read: try again";
@@ -40,7 +41,7 @@ pub(crate) async fn make_equal(
             return Err(error.in_segment(batch.segment).at_offset(batch.offset.into()));
         };
         let from = if batch.is_first { 0 } else { batch.offset };
-        medium.repair(batch.segment, from, &bytes).await?;
+        array.repair(batch.segment, from, &bytes).await?;
     }
     Ok(())
 }
@@ -64,18 +65,19 @@ async fn read_whole(
 /// Notes which copies have the batches that recovery took, so that a reader, who cannot make copies
 /// equal, finds one past in all of them.
 pub(super) async fn note_holders(medium: &dyn AnyMedium, segment_bytes: u32, batches: &[Unproven]) {
+    let Some(array) = medium.as_array() else { return };
     let mut window = Window::new(medium, segment_bytes);
     for batch in batches {
         let (mut holders, mut end) = (Vec::new(), 0);
         let from = if batch.is_first { 0 } else { batch.offset };
-        for copy in medium.copies() {
+        for copy in array.copies() {
             if let Some(bytes) = whole_in(&mut window, copy, batch).await {
                 holders.push(copy);
                 end = from + len_u32(bytes.len());
             }
         }
         if !holders.is_empty() {
-            medium.note_holders(&holders, batch.segment, from..end);
+            array.note_holders(&holders, batch.segment, from..end);
         }
     }
 }

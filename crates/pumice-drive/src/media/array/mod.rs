@@ -35,10 +35,11 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Capabilities, CopyId, Geometry, Medium, SLOTS, SUPERBLOCK_BYTES, slot_offset};
+use super::{Capabilities, Copies, CopyId, Geometry, Medium, SLOTS, SUPERBLOCK_BYTES, slot_offset};
 use crate::base::wait::{Line, WaitQueue};
 use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, SegmentId};
 use crate::crypt::Cipher;
@@ -143,7 +144,7 @@ pub enum ArrayState {
 pub struct MemberInfo {
     /// Identity.
     pub uuid: Uuid,
-    /// The copy of a mirror that the member is, as named by [`Medium::copies`].
+    /// The copy of a mirror that the member is, as named by [`Copies::copies`].
     #[serde(skip)]
     pub copy: CopyId,
     /// Where it is, or was.
@@ -526,6 +527,16 @@ impl<M: Medium> Medium for Array<M> {
         .await
     }
 
+    fn as_array(&self) -> Option<&dyn Copies> {
+        Some(self)
+    }
+}
+
+impl<M: Medium> Copies for Array<M> {
+    fn info(&self) -> ArrayInfo {
+        Array::info(self)
+    }
+
     fn copies(&self) -> Vec<CopyId> {
         if self.layout == ArrayLayout::Concat {
             return vec![CopyId::default()];
@@ -534,46 +545,55 @@ impl<M: Medium> Medium for Array<M> {
         members.iter().filter(|member| member.is_readable()).map(|member| member.copy).collect()
     }
 
-    async fn read_copy(
+    fn read_copy(
         &self,
         copy: CopyId,
         segment: SegmentId,
         offset: u32,
         buffer: AlignedBuffer,
-    ) -> (AlignedBuffer, Result<()>) {
-        if self.layout == ArrayLayout::Concat {
-            return self.read(segment, offset, buffer).await;
-        }
-        let target = match self.copy_of(copy) {
-            Ok(target) => target,
-            Err(error) => return (buffer, Err(error)),
-        };
-        if let Err(error) = self.check_holds(&target, place_of(segment, offset, &buffer)) {
-            return (buffer, Err(error));
-        }
-        let (buffer, result) = self.read_one(&target, segment, offset, buffer).await;
-        if let Err(error) = &result {
-            self.note_read_error(target.uuid, error);
-        }
-        (buffer, result)
+    ) -> LocalBoxFuture<'_, (AlignedBuffer, Result<()>)> {
+        Box::pin(async move {
+            if self.layout == ArrayLayout::Concat {
+                return self.read(segment, offset, buffer).await;
+            }
+            let target = match self.copy_of(copy) {
+                Ok(target) => target,
+                Err(error) => return (buffer, Err(error)),
+            };
+            if let Err(error) = self.check_holds(&target, place_of(segment, offset, &buffer)) {
+                return (buffer, Err(error));
+            }
+            let (buffer, result) = self.read_one(&target, segment, offset, buffer).await;
+            if let Err(error) = &result {
+                self.note_read_error(target.uuid, error);
+            }
+            (buffer, result)
+        })
     }
 
-    async fn read_superblock_copy(&self, copy: CopyId, slot: u32) -> Result<AlignedBuffer> {
-        if self.layout == ArrayLayout::Concat {
-            return self.read_superblock(slot).await;
-        }
-        self.read_superblock_of(&self.copy_of(copy)?, slot).await
+    fn read_superblock_copy(
+        &self,
+        copy: CopyId,
+        slot: u32,
+    ) -> LocalBoxFuture<'_, Result<AlignedBuffer>> {
+        Box::pin(async move {
+            if self.layout == ArrayLayout::Concat {
+                return self.read_superblock(slot).await;
+            }
+            self.read_superblock_of(&self.copy_of(copy)?, slot).await
+        })
     }
 
-    async fn repair(&self, segment: SegmentId, offset: u32, bytes: &[u8]) -> Result<u32> {
-        self.repair_mirrored(segment, offset, bytes).await
+    fn repair<'a>(
+        &'a self,
+        segment: SegmentId,
+        offset: u32,
+        bytes: &'a [u8],
+    ) -> LocalBoxFuture<'a, Result<u32>> {
+        Box::pin(self.repair_mirrored(segment, offset, bytes))
     }
 
     fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
         self.note_found(copies, segment, range);
-    }
-
-    fn array(&self) -> Option<ArrayInfo> {
-        Some(self.info())
     }
 }

@@ -5,12 +5,9 @@
 //! * `throttle`: limits the medium to the speed of a slower device.
 //! * `by_ref`: lends a medium by reference.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::array::ArrayInfo;
-use super::tier::Status;
-use super::{Capabilities, CopyId, Geometry, Medium};
+use super::{Capabilities, Copies, Geometry, Medium, Remote};
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::crypt::Cipher;
 
@@ -27,7 +24,8 @@ pub use throttle::{Kept, Pipe, Speed, Throttle};
 ///
 /// Every `on_` method has a default that forwards to [`Layer::inner`]; a layer overrides the
 /// operations that it changes. Every layer is a [`Medium`], whose contract it must keep. A layer
-/// that changes appends or syncs must also change durable appends.
+/// that changes appends or syncs must also change durable appends. Operations on single copies of
+/// an array bypass the layer.
 pub trait Layer {
     /// The wrapped medium.
     type Inner: Medium;
@@ -103,37 +101,6 @@ pub trait Layer {
         bytes: AlignedBuffer,
     ) -> impl Future<Output = Result<()>> {
         self.inner().write_superblock(slot, bytes)
-    }
-
-    /// See [`Medium::read_copy`]. Over a medium with this copy alone, a layer that changes reads
-    /// applies the same changes.
-    fn on_read_copy(
-        &self,
-        copy: CopyId,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
-        async move {
-            if self.inner().copies() == [copy] {
-                return self.on_read(segment, offset, buffer).await;
-            }
-            self.inner().read_copy(copy, segment, offset, buffer).await
-        }
-    }
-
-    /// See [`Medium::read_superblock_copy`], and [`Layer::on_read_copy`].
-    fn on_read_superblock_copy(
-        &self,
-        copy: CopyId,
-        slot: u32,
-    ) -> impl Future<Output = Result<AlignedBuffer>> {
-        async move {
-            if self.inner().copies() == [copy] {
-                return self.on_read_superblock(slot).await;
-            }
-            self.inner().read_superblock_copy(copy, slot).await
-        }
     }
 }
 
@@ -221,54 +188,11 @@ impl<L: Layer> Medium for L {
         self.on_write_superblock(slot, bytes)
     }
 
-    fn copies(&self) -> Vec<CopyId> {
-        self.inner().copies()
+    fn as_array(&self) -> Option<&dyn Copies> {
+        self.inner().as_array()
     }
 
-    fn read_copy(
-        &self,
-        copy: CopyId,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
-        self.on_read_copy(copy, segment, offset, buffer)
-    }
-
-    fn read_superblock_copy(
-        &self,
-        copy: CopyId,
-        slot: u32,
-    ) -> impl Future<Output = Result<AlignedBuffer>> {
-        self.on_read_superblock_copy(copy, slot)
-    }
-
-    fn repair(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        bytes: &[u8],
-    ) -> impl Future<Output = Result<u32>> {
-        self.inner().repair(segment, offset, bytes)
-    }
-
-    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
-        self.inner().note_holders(copies, segment, range);
-    }
-
-    fn bucket(&self) -> Option<Status> {
-        self.inner().bucket()
-    }
-
-    fn ending(&self) {
-        self.inner().ending();
-    }
-
-    fn finish(&self) -> impl Future<Output = Result<()>> {
-        self.inner().finish()
-    }
-
-    fn array(&self) -> Option<ArrayInfo> {
-        self.inner().array()
+    fn as_remote(&self) -> Option<&dyn Remote> {
+        self.inner().as_remote()
     }
 }

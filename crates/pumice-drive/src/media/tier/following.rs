@@ -34,7 +34,8 @@ impl<S: Store, C: Clock> BucketView<S, C> {
         let is_newer = |newest: &Newest| newest.id > self.newest.id;
         let Some(newest) = self.counted().await?.filter(is_newer) else { return Ok(None) };
         let reading = self.reading.for_another();
-        Ok(Some(Self::of(self.store.clone(), self.drive, newest, reading)))
+        let newer = Self::of(self.store.clone(), self.drive, newest, reading);
+        Ok(Some(Self { place: self.place.clone(), ..newer }))
     }
 
     /// Returns whether an object that the image names is no longer in the bucket: a newer image

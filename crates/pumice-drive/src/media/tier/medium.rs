@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures_util::future::select;
+use futures_util::future::{LocalBoxFuture, select};
 
 use super::local::Slot;
 use super::ranges::Ranges;
@@ -16,7 +16,7 @@ use super::{Status, Tier};
 use crate::base::clock::Spawn;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::crypt::Cipher;
-use crate::media::{Capabilities, Geometry, Medium, SUPERBLOCK_BYTES};
+use crate::media::{Capabilities, Geometry, Medium, Remote, SUPERBLOCK_BYTES};
 
 /// The bytes of an append in progress, counted until this is dropped.
 struct Room<'a, L, S, C>(&'a State<L, S, C>, u64);
@@ -424,6 +424,11 @@ where
         Ok(())
     }
 
+    fn reserve(&self) -> Result<()> {
+        let what = "the space of a drive in a bucket cannot be reserved";
+        Err(Error::new(ErrorKind::Unsupported, what))
+    }
+
     fn misplaced(&self) -> Option<String> {
         self.state.local.medium().misplaced()
     }
@@ -471,16 +476,8 @@ where
         self.state.discard(segment.0).await
     }
 
-    fn bucket(&self) -> Option<Status> {
-        Some(self.status())
-    }
-
-    fn ending(&self) {
-        self.state.begin_ending();
-    }
-
-    async fn finish(&self) -> Result<()> {
-        Tier::finish(self).await
+    fn as_remote(&self) -> Option<&dyn Remote> {
+        Some(self)
     }
 
     async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
@@ -497,5 +494,41 @@ where
         }
         self.state.note_change(None, self.state.clock.now_ns());
         Ok(())
+    }
+}
+
+impl<L, S, C> Remote for Tier<L, S, C>
+where
+    L: Medium + 'static,
+    S: Store + 'static,
+    C: Spawn + Clone + 'static,
+{
+    fn status(&self) -> Status {
+        let state = &self.state;
+        let now_ns = state.clock.now_ns();
+        let since_ns = state.committing_since_ns.get().or(state.changed_ns.get());
+        Status {
+            place: state.options.place.clone(),
+            durable: state.options.durable,
+            lag_bytes: state.lag_bytes(),
+            lag_bytes_max: state.options.lag_bytes_max,
+            lag_ns: since_ns.map_or(0, |since_ns| now_ns - since_ns),
+            lag_ns_max: state.options.lag_ns,
+            stored_bytes: state.stored_bytes.get(),
+            epoch: state.epoch,
+            commit: state.counted_number(),
+            requests: state.store.requests(),
+            damaged_object: state.reading.damaged_object(),
+            trouble: state.store.trouble(),
+            poison: state.poison.borrow().clone().filter(|_| !state.is_for_reading.get()),
+        }
+    }
+
+    fn ending(&self) {
+        self.state.begin_ending();
+    }
+
+    fn finish(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(Tier::finish(self))
     }
 }

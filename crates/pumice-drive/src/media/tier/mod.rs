@@ -187,28 +187,6 @@ impl<L, S, C> Drop for Tier<L, S, C> {
 }
 
 impl<L: Medium, S: Store, C: Spawn> Tier<L, S, C> {
-    /// Returns the status of the drive.
-    pub fn status(&self) -> Status {
-        let state = &self.state;
-        let now_ns = state.clock.now_ns();
-        let since_ns = state.committing_since_ns.get().or(state.changed_ns.get());
-        Status {
-            place: state.options.place.clone(),
-            durable: state.options.durable,
-            lag_bytes: state.lag_bytes(),
-            lag_bytes_max: state.options.lag_bytes_max,
-            lag_ns: since_ns.map_or(0, |since_ns| now_ns - since_ns),
-            lag_ns_max: state.options.lag_ns,
-            stored_bytes: state.stored_bytes.get(),
-            epoch: state.epoch,
-            commit: state.counted_number(),
-            requests: state.store.requests(),
-            damaged_object: state.reading.damaged_object(),
-            trouble: state.store.trouble(),
-            poison: state.poison.borrow().clone().filter(|_| !state.is_for_reading.get()),
-        }
-    }
-
     /// Returns the local medium.
     pub fn journal(&self) -> &L {
         self.state.local.medium()

@@ -1,8 +1,11 @@
 //! A drive in a bucket for reading, in the state of its newest commit, without claim and journal.
 
 use std::cell::{Cell, RefCell};
+use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
+
+use futures_util::future::LocalBoxFuture;
 
 use super::Status;
 use super::history::{self, Newest};
@@ -11,7 +14,7 @@ use super::reading::Reading;
 use super::store::{Patience, Patient, Store};
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::crypt::Cipher;
-use crate::media::{Capabilities, Geometry, Medium};
+use crate::media::{Capabilities, Geometry, Medium, Remote};
 
 /// Searches for the newest commit, while a writer makes newer ones.
 pub(super) const ATTEMPTS: u32 = 4;
@@ -21,6 +24,8 @@ pub(super) const ATTEMPTS: u32 = 4;
 /// chunk are read from that; other reads then fail, and [`newer`](BucketView::newer) returns the
 /// image to continue with.
 pub struct BucketView<S, C> {
+    /// The place of the bucket, for messages.
+    pub place: String,
     pub(super) store: Rc<Patient<S, C>>,
     pub(super) drive: DriveObject,
     pub(super) newest: Newest,
@@ -52,7 +57,8 @@ impl<S: Store, C: Clock> BucketView<S, C> {
         reading: Rc<Reading>,
     ) -> Self {
         let (cipher, later, is_stale) = (Cipher::default(), RefCell::default(), Cell::default());
-        Self { store, drive, newest, reading, cipher, later, is_stale }
+        let place = String::new();
+        Self { place, store, drive, newest, reading, cipher, later, is_stale }
     }
 
     /// Sets the keys of the drive.
@@ -156,8 +162,23 @@ impl<S: Store, C: Clock> Medium for BucketView<S, C> {
         Err(refused())
     }
 
-    fn bucket(&self) -> Option<Status> {
-        Some(Status {
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        Ok(super::superblock(&self.newest.superblocks, slot))
+    }
+
+    async fn write_superblock(&self, _: u32, _: AlignedBuffer) -> Result<()> {
+        Err(refused())
+    }
+
+    fn as_remote(&self) -> Option<&dyn Remote> {
+        Some(self)
+    }
+}
+
+impl<S: Store, C: Clock> Remote for BucketView<S, C> {
+    fn status(&self) -> Status {
+        Status {
+            place: self.place.clone(),
             stored_bytes: self.stored_bytes(),
             epoch: self.newest.id.epoch,
             commit: self.newest.id.number,
@@ -165,7 +186,7 @@ impl<S: Store, C: Clock> Medium for BucketView<S, C> {
             damaged_object: self.reading.damaged_object(),
             trouble: self.store.trouble(),
             ..Status::default()
-        })
+        }
     }
 
     fn ending(&self) {
@@ -175,11 +196,7 @@ impl<S: Store, C: Clock> Medium for BucketView<S, C> {
         }
     }
 
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        Ok(super::superblock(&self.newest.superblocks, slot))
-    }
-
-    async fn write_superblock(&self, _: u32, _: AlignedBuffer) -> Result<()> {
-        Err(refused())
+    fn finish(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }

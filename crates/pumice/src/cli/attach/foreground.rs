@@ -21,7 +21,7 @@ use crate::open;
 use crate::path_watch;
 use crate::place::Place;
 use crate::signals;
-use crate::storage::Storage;
+use crate::storage;
 use crate::watch::{Connections, Measured, Terms, Watch};
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::base::{Error, ErrorKind};
@@ -184,7 +184,7 @@ impl Source {
             let (watch, uris, drive) = ((watch, name.to_owned()), Rc::default(), drive.clone());
             runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
         }
-        Storage::of(&drive).path_watch().into_iter().for_each(path_watch::watch);
+        storage::path_watch(&drive).into_iter().for_each(path_watch::watch);
         crate::devices::go_on(runtime, &drive);
         Ok(Offered::Own(mount, control))
     }

@@ -10,7 +10,7 @@ use super::{Args, check_place, device_bytes};
 use crate::environment;
 use crate::leftovers;
 use crate::open;
-use crate::storage::{self, Storage};
+use crate::storage;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{DATA_OFFSET, Spec, create};
 use pumice_drive::crypt::Cipher;
@@ -160,9 +160,9 @@ fn format(
         members.push((open::blank(&runtime, path)?, new));
     }
     let made = runtime.block_on(async {
-        let array = Array::create(environment::new_identity(), layout, members).await?;
-        let named = paths.first().map(|path| path.to_path_buf()).unwrap_or_default();
-        create(&Storage::of_array(array, named).with_cipher(cipher), spec).await
+        let mut array = Array::create(environment::new_identity(), layout, members).await?;
+        array.set_cipher(cipher);
+        create(&array, spec).await
     });
     made.with_context(|| paths.first().map(|path| path.display().to_string()).unwrap_or_default())
 }

@@ -18,7 +18,8 @@ pub(super) async fn change(link: &Link, drive: &Rc<Drive>, change: DeviceChange)
         changed
     };
     let progress = || {
-        let rebuild = drive.medium().array().map(|array| array.rebuild).unwrap_or_default();
+        let rebuild =
+            drive.medium().as_array().map(|array| array.info().rebuild).unwrap_or_default();
         Progress { done: 0, total: rebuild.total_bytes, bytes: rebuild.copied_bytes }
     };
     Some(match link.run_to_its_end(changing, progress).await? {

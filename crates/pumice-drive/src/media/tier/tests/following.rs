@@ -58,7 +58,7 @@ fn a_follower_shows_what_was_committed_last_and_writes_nothing() {
             assert!(view.newer().await.unwrap().is_none());
             assert_eq!(world.sim.operations.get() - before, 3, "what a look costs");
         }
-        let requests = view.bucket().unwrap().requests;
+        let requests = view.status().requests;
         assert_eq!((requests.puts, requests.deletes, requests.lists), (0, 0, 0));
         assert!(requests.gets > 0);
     });

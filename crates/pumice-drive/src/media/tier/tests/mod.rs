@@ -33,9 +33,9 @@ use super::state::Evicted;
 use super::{BucketView, Durable, Options, Shape, Tier};
 use crate::base::{AlignedBuffer, Clock, ErrorKind, Result, SegmentId};
 use crate::controller::{Drive, OpenOptions, Spec, create};
-use crate::media::Medium;
 use crate::media::layer::{Fault, FaultPlan, Trigger};
 use crate::media::mem::MemMedium;
+use crate::media::{Medium, Remote};
 use crate::runtime::Runtime;
 
 const SEGMENT_BYTES: u32 = 4 << 20;
