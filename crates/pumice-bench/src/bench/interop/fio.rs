@@ -313,12 +313,14 @@ mod tests {
 
     #[test]
     fn further_outputs_are_further_rounds() {
-        let text = format!("\u{feff}fio: some note\n{PLUS}\n{PLUS}{PLUS}\nRun status group 0:\n");
+        let text = format!("fio: some note\n{PLUS}\n{PLUS}{PLUS}\nRun status group 0:\n");
         let results = parse(&text).expect("outputs of fio");
         assert_eq!((results.header.plan.tests.len(), results.runs.len()), (3, 9));
         assert_eq!(results.values(0, 0).len(), 3);
         assert_eq!(results.cell(1, 0).map(|run| run.round).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(results.header.plan.runs, 3);
+        let marked = parse(&format!("\u{feff}{PLUS}")).expect("output of fio");
+        assert_eq!(marked.runs.len(), 3);
     }
 
     #[test]

@@ -46,7 +46,8 @@ const RUNS: i64 = 8;
 /// # Errors
 /// The reason, as text.
 pub(super) fn import(text: &str, name: &str) -> Option<Result<Imported, String>> {
-    let mut lines = text.lines().map(|line| line.trim_start_matches('\u{feff}').trim());
+    let text = text.trim_start_matches('\u{feff}');
+    let mut lines = text.lines().map(str::trim);
     let first = lines.find(|line| !line.is_empty() && !line.starts_with(['#', ';']))?;
     if first.starts_with('\'') || is_version(first) {
         return Some(iometer::import(text));
@@ -108,6 +109,7 @@ mod tests {
     fn hostile_files_are_refused_or_planned() {
         for file in FILES {
             assert!(try_all(file), "{file}");
+            assert!(try_all(&format!("\u{feff}{file}")), "with a byte order mark: {file}");
             (0..file.len()).for_each(|len| {
                 try_all(&file[..len]);
             });
