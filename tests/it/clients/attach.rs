@@ -731,6 +731,11 @@ fn a_full_thin_drive_is_given_space_and_attached_again() {
     assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
     fs::write(&kept, "changed").unwrap();
     File::open(&kept).unwrap().sync_all().unwrap();
+    // More than the drive could hold before.
+    let file = File::create(attachable.mountpoint().join("large")).unwrap();
+    (0..192).for_each(|at| file.write_all_at(&noise(at, 1 << 20), at << 20).unwrap());
+    file.sync_all().unwrap();
+    drop(file);
     attachable.detach_well(&attachable.mountpoint());
     attachable.drive.assert_checks();
 }

@@ -173,6 +173,8 @@ fn a_damaged_piece_of_a_table_costs_what_it_says() {
     assert!(is_retained, "damaged snapshots need every segment");
     world.run(drive.empty_retained(piece.segment)).unwrap();
     (0..3).for_each(|_| world.run(drive.checkpoint()).unwrap());
+    let live_bytes = drive.core().space().live_bytes_of(piece.segment);
+    assert!(live_bytes >= piece.bytes, "the damaged piece is live: {live_bytes}");
     assert!(!drive.core().empty_segments().contains(&piece.segment));
     assert!(!drive.core().space().is_free(piece.segment));
     world.audit(&drive);
