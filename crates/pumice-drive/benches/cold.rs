@@ -1,5 +1,5 @@
-//! Cold data: the saving when garbage collection compresses it with a denser codec and in larger
-//! frames, and the cost for reads, measured on your own files.
+//! Cold data: the saving when garbage collection compresses it with a denser codec, and the cost
+//! for reads, measured on your own files.
 //!
 //! ```text
 //! cargo bench --bench cold -- SIZE DIRECTORY...
@@ -138,14 +138,13 @@ fn measure(data: &[u8], layout: Layout, name: &str, options: OpenOptions) {
     runtime.block_on(drive.close()).expect("close");
     runtime.drop_tasks();
     println!(
-        "| {} | {name} | {:.4} | {} | {:.2} | {read_us:.1} | {:.1} | {seconds:.0} |",
+        "| {} | {name} | {:.4} | {:.2} | {read_us:.1} | {:.1} | {seconds:.0} |",
         match layout {
             Layout::Large => "1 MiB",
             Layout::Small => "4 KiB, in order",
             Layout::Scattered => "4 KiB, random order",
         },
         info.live_bytes as f64 / data.len() as f64,
-        info.operations.joined_frames,
         info.write_amplification,
         read_bytes as f64 / READS as f64 / 1024.0,
     );
@@ -161,20 +160,13 @@ fn main() {
     let data = load(directories, limit as usize);
     println!("{} of files\n", format_size(data.len() as u64));
     println!(
-        "| written in | moved data | held / size | joined | WA | us a read | KiB a read | s |\n\
-         |---|---|---|---|---|---|---|---|"
+        "| written in | moved data | held / size | WA | us a read | KiB a read | s |\n\
+         |---|---|---|---|---|---|---|"
     );
-    let dense = |cold_frame_blocks| OpenOptions {
-        recompress: Some(Codec::Zstd { level: 3 }),
-        cold_frame_blocks,
-        ..OpenOptions::default()
-    };
+    let recompress = Some(Codec::Zstd { level: 3 });
+    let dense = OpenOptions { recompress, ..OpenOptions::default() };
     for layout in [Layout::Large, Layout::Small, Layout::Scattered] {
         measure(&data, layout, "as it is", OpenOptions::default());
-        measure(&data, layout, "zstd:3, not joined", dense(1));
-        for blocks in [8, 16, 32, 64] {
-            let name = format!("zstd:3, up to {blocks} blocks");
-            measure(&data, layout, &name, dense(blocks));
-        }
+        measure(&data, layout, "zstd:3", dense);
     }
 }

@@ -289,7 +289,7 @@ fn write_and_decode(codec: &str, frame: &str, default_seed: u64) {
     for (round, is_killed) in [false, true, true, false, true].into_iter().enumerate() {
         let mut flags = vec!["--checkpoint", "16M"];
         if round % 2 == 1 {
-            // Garbage collection then joins frames.
+            // Garbage collection then compresses frames anew.
             flags.extend(["--recompress", "zstd:3"]);
         }
         let server = drive.serve_with(&flags);

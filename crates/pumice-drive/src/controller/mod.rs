@@ -60,9 +60,7 @@ pub use maintenance::{
     StoredSettings, SuspendedChanges,
 };
 pub use operations::{Allocation, Changed, Compared, Content, Extent};
-pub use options::{
-    COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT,
-};
+pub use options::{COMPACT_PERCENT_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT};
 pub use rebuild::{
     DamagedDrive, Finder, Identity, Parts, RebuiltFrom, complete_target, copy_into, create_target,
 };

@@ -26,13 +26,6 @@ const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
 /// four of them whose data does not compress.
 pub const READ_AHEAD_BYTES_DEFAULT: usize = 8 << 20;
 
-/// Default for the most blocks of a frame of cold data.
-///
-/// Each doubling beyond the host's 8 blocks stores a few per cent less (zstd:3 on files of /usr:
-/// 3.1, 2.5, 4.0 %) and doubles the bytes that a read of 4 KiB reads and decodes. Cold data is read
-/// rarely, so one step is taken, and no more. See docs/bench.md.
-pub const COLD_FRAME_BLOCKS_DEFAULT: u16 = 16;
-
 /// Default for the space that a drive may occupy on its medium beyond its live bytes, in per cent
 /// of them, while the host is quiet: equal to the dead bytes of a drive on which garbage collection
 /// can work at a low cost.
@@ -60,9 +53,6 @@ pub struct OpenOptions {
     pub checkpoint_bytes: u64,
     /// A denser codec for data that garbage collection moves.
     pub recompress: Option<Codec>,
-    /// With `recompress`, the most blocks of a frame that is joined from several: a power of two up
-    /// to 64, or the drive's `frame_blocks` if that is more; 1 disables joining.
-    pub cold_frame_blocks: u16,
     /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold. `None`
     /// uses the thresholds that the drive keeps.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
@@ -83,7 +73,6 @@ impl Default for OpenOptions {
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,
             checkpoint_bytes: CHECKPOINT_BYTES_DEFAULT,
             recompress: None,
-            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
             warn_percent: None,
             compact_percent: Some(COMPACT_PERCENT_DEFAULT),
         }

@@ -10,9 +10,7 @@ use super::size;
 use super::values::{Compaction, compaction, map_cache};
 use crate::storage::{self, Hints};
 use pumice_drive::codec::Codec;
-use pumice_drive::controller::{
-    COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT,
-};
+use pumice_drive::controller::{COMPACT_PERCENT_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT};
 
 /// Flags of subcommands that open a drive for hosts.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -126,7 +124,6 @@ impl Opening {
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,
             checkpoint_bytes: self.checkpoint,
             recompress: self.recompress,
-            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
             warn_percent: None,
             compact_percent,
         }

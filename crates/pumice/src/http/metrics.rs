@@ -27,7 +27,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 35] = [
+const COUNTERS: [Definition<u64>; 34] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",
@@ -46,9 +46,6 @@ const COUNTERS: [Definition<u64>; 35] = [
     }),
     ("gc_victims", "Segments freed by garbage collection.", |drive| {
         drive.info.operations.gc_victims
-    }),
-    ("gc_joined_frames", "Frames that garbage collection merged from several.", |drive| {
-        drive.info.operations.joined_frames
     }),
     ("checkpoints", "Checkpoints written.", |drive| drive.info.operations.checkpoints),
     ("batches", "Batches appended to the medium.", |drive| drive.info.operations.batches),

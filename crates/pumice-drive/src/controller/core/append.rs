@@ -274,27 +274,6 @@ impl Core {
         self.space.is_retained(segment) && !may_move
     }
 
-    /// Appends live blocks of several frames as one frame and maps them there, if `is_current`
-    /// returns that they have not moved since they were read.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
-    pub(crate) fn join_frames(
-        &mut self,
-        joined: &MovedFrame<'_>,
-        is_current: impl FnOnce(&Self) -> bool,
-    ) -> Result<Attempt> {
-        assert!(!joined.sources.is_empty(), "a joined frame has the frames that it is joined from");
-        if !self.make_room(joined.record_bytes(), Purpose::Moved)? {
-            return Ok(Attempt::Wait);
-        }
-        if !is_current(self) || !self.has_right_key(joined) {
-            return Ok(Attempt::Changed);
-        }
-        self.push_moved(joined);
-        Ok(Attempt::Done)
-    }
-
     /// Appends a metadata record; `None` if there is no room yet.
     ///
     /// # Errors

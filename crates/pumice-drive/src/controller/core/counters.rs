@@ -16,8 +16,6 @@ pub(crate) struct Counters {
     pub(crate) media_bytes: Counter,
     /// Bytes of records that garbage collection moved.
     pub(crate) moved_bytes: Counter,
-    /// Frames that garbage collection joined from several.
-    pub(crate) joined_frames: Counter,
     /// Bytes of metadata records that checkpoints wrote.
     pub(crate) meta_bytes: Counter,
     /// Bytes the host read.

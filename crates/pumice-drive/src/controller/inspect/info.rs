@@ -217,8 +217,6 @@ pub struct Operations {
     pub restored_reads: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
-    /// Frames that garbage collection joined from several.
-    pub joined_frames: u64,
     /// Bytes of metadata records that checkpoints wrote.
     pub meta_bytes: u64,
     /// Checkpoints written.
@@ -352,7 +350,6 @@ impl Drive {
         let map = core.map().stats();
         Operations {
             gc_victims: core.reclaim().victims(),
-            joined_frames: counters.joined_frames.get(),
             meta_bytes: counters.meta_bytes.get(),
             checkpoints: core.checkpoints().completed(),
             recovered_batches: self.opened.recovered_batches,

@@ -21,10 +21,9 @@ use super::super::drive::Drive;
 use super::super::drive::open::can_discard;
 use super::super::log::records::{check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
-use super::joining::Scanned;
 use super::moving::Mover;
 use crate::base::{ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{LEAF_BLOCKS, MetaKind, Record, Stream, Superblock};
+use crate::format::{BatchHeader, LEAF_BLOCKS, MetaKind, Record, Stream, Superblock};
 
 /// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, for a medium
 /// whose I/O never yields. Compressing a frame anew is a turn of its own.
@@ -223,11 +222,7 @@ impl Drive {
         let superblock: Superblock = self.core().superblock().clone();
         let victim = self.with_core(|core| core.begin_victim(segment));
         let mut mover = Mover::new(self, self.reason_to_move(segment, is_last_resort));
-        let mut is_whole = self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
-        if mover.joins.has_waiting {
-            // Frames may have waited for a frame that has died.
-            is_whole &= self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
-        }
+        let is_whole = self.scan_victim(&superblock, &victim, &mut mover, true).await?;
         for _ in 0..SCANS_AGAIN {
             let is_left = {
                 let core = self.core();
@@ -238,7 +233,7 @@ impl Drive {
             if !is_left {
                 break;
             }
-            self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
+            self.scan_victim(&superblock, &victim, &mut mover, false).await?;
         }
         let left_bytes = self.with_core(|core| {
             core.victim_scanned(segment);
@@ -310,15 +305,14 @@ impl Drive {
         }
     }
 
-    /// Moves the live frames of a segment, record by record; the first pass joins them with their
-    /// neighbours there, if the options ask for that. Returns whether every batch and every record
-    /// was found.
+    /// Moves the live frames of a segment, record by record. Returns whether every batch and every
+    /// record was found.
     async fn scan_victim(
         &self,
         superblock: &Superblock,
         victim: &Victim,
         mover: &mut Mover<'_>,
-        pass: Pass,
+        is_first: bool,
     ) -> Result<bool> {
         let (mut is_whole, mut last) = (true, SeqNo(0));
         let &Victim { segment, generation, .. } = victim;
@@ -339,17 +333,16 @@ impl Drive {
             let Some((header, body)) = scan.next().await else { break };
             let moved_before = moved_total();
             last = header.seq;
-            let batch = Scanned { header: &header, body };
-            is_whole &= self.scan_batch(superblock, batch, mover, pass).await?;
+            is_whole &= self.scan_batch(superblock, (&header, body), mover).await?;
             let moved_bytes = moved_total().checked_sub(moved_before);
             let moved_bytes = moved_bytes.expect("counters never decrease");
-            // The first pass has already earned the bytes that the second passes.
+            // The first scan has already earned the bytes that a later one passes.
             let passed = scan.offset().checked_sub(before).expect("a scan moves forward");
-            let passed = if pass == Pass::First { passed } else { 0 };
+            let passed = if is_first { passed } else { 0 };
             self.with_core(|core| core.earn(passed, moved_bytes));
             self.pause_gently(scan.offset() - before).await;
         }
-        if pass == Pass::First {
+        if is_first {
             let rest = superblock.segment_bytes.checked_sub(scan.offset());
             let rest = rest.expect("a scan ends within its segment");
             self.with_core(|core| core.earn(rest, 0));
@@ -362,19 +355,15 @@ impl Drive {
     async fn scan_batch(
         &self,
         superblock: &Superblock,
-        batch: Scanned<'_>,
+        (header, body): (&BatchHeader, &[u8]),
         mover: &mut Mover<'_>,
-        pass: Pass,
     ) -> Result<bool> {
         let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
         let moved_total = || self.core().counters().moved_bytes.get();
         let mut turn_ends = moved_total() + turn_bytes;
-        if pass == Pass::First {
-            mover.enter_batch(batch.header);
-        }
         let mut is_whole = true;
         let mut possible = Vec::new();
-        for found in records(self.medium.cipher(), batch.header, batch.body) {
+        for found in records(self.medium.cipher(), header, body) {
             // Frames after a damaged header can no longer be found, and a lost life may have left
             // anything.
             match found {
@@ -392,10 +381,7 @@ impl Drive {
                 loaded = index + self.load_leaves_ahead(ahead).await;
             }
             self.wait_for_clean_leaves().await;
-            match pass {
-                Pass::First => mover.join_record(batch, record).await?,
-                Pass::Second => mover.move_record(batch.header.seq, record).await?,
-            }
+            mover.move_record(header.seq, record).await?;
             if moved_total() >= turn_ends {
                 self.clock.sleep_ns(0).await;
                 turn_ends = moved_total() + turn_bytes;
@@ -410,13 +396,4 @@ impl Drive {
             |core: &mut Core| (core.must_end() || !core.must_wait_for_checkpoint()).then_some(());
         self.wait_for(&self.queues.progress, next).await;
     }
-}
-
-/// Which pass through a victim.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    /// Joins frames, if the options ask for that, and moves the rest.
-    First,
-    /// Moves the frames that the first pass left waiting for another frame.
-    Second,
 }

@@ -1,7 +1,7 @@
 //! The maintenance of a drive, apart from the host's requests.
 //!
 //! * `checkpoint`: the map and the segment table on the medium.
-//! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
+//! * `gc`: emptying segments, record by record (`moving`).
 //! * `clones`: registering drives that read from snapshots of this one. `flatten`: making a clone
 //!   independent of its origin.
 //! * `retained`: emptying segments that snapshots need.
@@ -26,7 +26,6 @@ mod copying;
 mod emptying;
 mod flatten;
 mod gc;
-mod joining;
 mod kept_metadata;
 pub(crate) mod moving;
 mod rekey;

@@ -3,7 +3,6 @@
 //! ```text
 //! frame, all of it live  -> copied, still compressed (or compressed anew, denser, if asked for)
 //! frame, partly live     -> the live blocks in frames of their own, if they are smaller
-//! neighbours on the disk -> one larger frame, if asked for: see `joining`
 //! frame, damaged         -> a record without payload, which keeps its blocks lost; independent
 //!                           blocks that are known to be whole, in frames of their own
 //! leaf, directory page   -> marked dirty: the next checkpoint writes it elsewhere
@@ -22,7 +21,7 @@ use super::super::log::packing::{MovedFrame, moved_bytes_max};
 use super::super::log::payload::{Stored, encode_sealed};
 use super::super::log::records::Found;
 use super::super::map::LivePiece;
-use super::super::place::FramePlace;
+use super::super::place::{FramePlace, blocks_of_frame};
 use crate::base::checksum::crc64;
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Lba, Result, SeqNo};
@@ -49,17 +48,15 @@ pub(crate) struct Mover<'a> {
     pub(super) drive: &'a Drive,
     pub(super) reason: MoveReason,
     /// The last frame that was decoded.
-    pub(super) frame: Vec<u8>,
+    frame: Vec<u8>,
     /// Payloads that were compressed anew.
-    pub(super) target: Vec<u8>,
+    target: Vec<u8>,
     /// Compresses live parts of frames like new data.
     codec: Compressor,
     /// Compresses cold frames more densely, if requested.
-    pub(super) dense: Option<Compressor>,
-    /// The state of joining frames.
-    pub(super) joins: Joins,
+    dense: Option<Compressor>,
     /// A generation with the key by which payloads are sealed.
-    pub(super) generation: u64,
+    generation: u64,
     /// Whether a frame was left where it is, because its leaf cannot be read.
     pub(super) has_left: bool,
     /// Whether a frame was left because it cannot be read.
@@ -73,42 +70,6 @@ enum Reread {
     Damaged,
     /// The medium does not return them.
     Unreadable,
-}
-
-/// A batch of the victim that the scan has passed.
-pub(super) struct PassedBatch {
-    /// Its offset in the segment.
-    pub(super) offset: u32,
-    /// Its number.
-    pub(super) seq: SeqNo,
-}
-
-/// The state that joining keeps during the scan of a victim.
-#[derive(Default)]
-pub(crate) struct Joins {
-    /// The batches so far.
-    pub(super) batches: Vec<PassedBatch>,
-    /// The blocks of a run, decoded.
-    pub(super) blocks: Vec<u8>,
-    /// Whether a frame was left waiting for another one.
-    pub(crate) has_waiting: bool,
-}
-
-impl Joins {
-    /// Returns the batch that contains an offset.
-    pub(super) fn seq_at(&self, offset: u32) -> Option<SeqNo> {
-        let after = self.batches.partition_point(|batch| batch.offset <= offset);
-        self.batches.get(after.checked_sub(1)?).map(|batch| batch.seq)
-    }
-
-    /// Notes the next batch.
-    pub(super) fn enter(&mut self, batch: PassedBatch) {
-        assert!(
-            self.batches.last().is_none_or(|last| last.offset < batch.offset),
-            "a scan passes batches in the order of their offsets"
-        );
-        self.batches.push(batch);
-    }
 }
 
 /// A frame to be moved.
@@ -184,7 +145,6 @@ impl<'a> Mover<'a> {
             target: vec![0; Compressor::target_bytes(frame_bytes) + FRAME_SEALS_BYTES],
             codec: Compressor::new(drive.codec.get()).with_form(drive.form),
             dense: drive.options.recompress.map(Compressor::new),
-            joins: Joins::default(),
             generation: Cipher::NEWEST,
             has_left: false,
             has_unreadable: false,
@@ -203,7 +163,7 @@ impl<'a> Mover<'a> {
                     segment: found.place.segment,
                     offset: found.place.offset,
                     record_bytes: found.record.record_bytes(),
-                    blocks: frame_blocks(lba_count.into()),
+                    blocks: blocks_of_frame(lba_count.into()),
                 };
                 let is_whole =
                     |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
@@ -360,7 +320,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Returns compressed bytes of the target.
-    pub(super) fn encoded(&self, from: usize, len: usize) -> &[u8] {
+    fn encoded(&self, from: usize, len: usize) -> &[u8] {
         let encoded = self.target.get(from..).and_then(|bytes| bytes.get(..len));
         encoded.expect("the compressed bytes lie in the target")
     }
@@ -462,26 +422,21 @@ impl<'a> Mover<'a> {
 
     /// Decodes a frame into the buffer; returns whether that was possible.
     fn decode(&mut self, frame: &Frame<'_>) -> bool {
-        let stored = frame.stored(self.drive.medium.cipher());
-        stored.is_ok_and(|stored| self.decode_stored(&stored, frame.place.blocks))
-    }
-
-    /// Like [`Mover::decode`], for the payload of a frame of `blocks` blocks.
-    pub(super) fn decode_stored(&mut self, stored: &Stored<'_>, blocks: u8) -> bool {
-        let (target, _) = self.frame.split_at_mut(usize::from(blocks) * BLOCK_BYTES);
-        let mut decompressor = self.drive.decompressor.borrow_mut();
-        stored.decode(self.drive.medium.cipher(), &mut decompressor, target).is_ok()
+        let cipher = self.drive.medium.cipher();
+        let Ok(stored) = frame.stored(cipher) else { return false };
+        let (target, _) = self.frame.split_at_mut(usize::from(frame.place.blocks) * BLOCK_BYTES);
+        stored.decode(cipher, &mut self.drive.decompressor.borrow_mut(), target).is_ok()
     }
 
     /// Returns the offset in the target of a plaintext payload that will be sealed to the start of
     /// the target.
-    pub(super) fn clear_at(&self) -> usize {
+    fn clear_at(&self) -> usize {
         if self.drive.medium.cipher().is_plain() { 0 } else { NONCE_BYTES }
     }
 
     /// Seals the payload of `len` bytes at [`Mover::clear_at`] of the target, if the drive is
     /// encrypted. Returns its encoding and length in records.
-    pub(super) fn seal(
+    fn seal(
         &mut self,
         (lba, blocks): (Lba, u8),
         (encoding, len): (Encoding, usize),
@@ -658,7 +613,7 @@ pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>, cipher: &Cipher) -> Vec<
         }
     }
     if sources.is_empty() {
-        let blocks = frame_blocks(found.record.lba_range().1);
+        let blocks = blocks_of_frame(found.record.lba_range().1);
         sources.push(Source { birth: seq, blocks, segment, offset });
     }
     debug_assert_eq!(
@@ -667,11 +622,6 @@ pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>, cipher: &Cipher) -> Vec<
         "each block of a frame has a source"
     );
     sources
-}
-
-/// Returns the number of blocks of a decoded frame.
-pub(super) fn frame_blocks(lba_count: u64) -> u8 {
-    u8::try_from(lba_count).expect("a decoded frame has at most 64 blocks")
 }
 
 /// Returns the number of blocks that sources name.
@@ -701,7 +651,7 @@ pub(super) fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source>
 }
 
 /// Returns the sources of `count` blocks of a frame from block `index` on.
-pub(super) fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
+fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
     let (from, end) = (index, index + count);
     let mut at = 0;
     let mut cut = Vec::with_capacity(1);

@@ -23,10 +23,9 @@ use super::super::log::segment_scan::SegmentScan;
 use super::super::map::LivePiece;
 use super::super::place::{FramePlace, SegmentUse, blocks_of_frame};
 use super::super::recovery::KeptMap;
-use super::joining::Scanned;
 use super::moving::{Frame, Mover, mark_dead, sources_of};
 use crate::base::{Lba, Result, SegmentId, SeqNo};
-use crate::format::{RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Snapshot, Stream};
+use crate::format::{BatchHeader, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Snapshot, Stream};
 
 /// Maps of snapshots in memory: halving a day of hourly snapshots queries five.
 const MAPS_MAX: usize = 6;
@@ -200,8 +199,7 @@ impl Drive {
             let Some((header, body)) = scan.next().await else { break };
             let moved_before = moved_total();
             last = header.seq;
-            let batch = Scanned { header: &header, body };
-            is_whole &= self.copy_needed_of(emptying, batch, mover, &mut maps).await?;
+            is_whole &= self.copy_needed_of(emptying, (&header, body), mover, &mut maps).await?;
             let moved_bytes = moved_total().saturating_sub(moved_before);
             let passed = scan.offset().saturating_sub(before);
             self.with_core(|core| core.earn(passed, moved_bytes));
@@ -220,19 +218,19 @@ impl Drive {
     async fn copy_needed_of(
         &self,
         emptying: &Emptying,
-        batch: Scanned<'_>,
+        (header, body): (&BatchHeader, &[u8]),
         mover: &mut Mover<'_>,
         maps: &mut Maps<'_>,
     ) -> Result<bool> {
         let superblock = self.core().superblock().clone();
         let (mut is_whole, mut found) = (true, Vec::new());
-        for record in records(self.medium.cipher(), batch.header, batch.body) {
+        for record in records(self.medium.cipher(), header, body) {
             match record {
                 Ok(record) if check_possible(&record, &superblock).is_ok() => found.push(record),
                 _ => is_whole = false,
             }
         }
-        let seq = batch.header.seq;
+        let seq = header.seq;
         let before = emptying.users.partition_point(|user| user.watermark < seq);
         let (_, users) = emptying.users.split_at(before);
         let mut frames = self.candidates(users.len(), &found, mover).await;

@@ -47,8 +47,9 @@ const HEADERS_DIVISOR: u32 = 128;
 /// counts the dead blocks that they carry along, so none of them is moved in vain twice.
 const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
 
-/// Blocks of a frame that `--recompress` joins, at most.
-const JOINED_BLOCKS: u16 = 16;
+/// Blocks that a frame is taken to have at least when an uncertain gain is tried: the blocks of a
+/// frame differ in size, so one that died may have kept more dead bytes than its share. Arbitrary.
+const UNCERTAIN_BLOCKS_MIN: u16 = 16;
 
 /// With fewer segments of space that is not live, none is set aside to make waits shorter.
 const SPARE_SEGMENTS_MIN: u64 = 4;
@@ -310,7 +311,7 @@ impl Core {
             let room_bytes = self.room_to_move(self.reserved_segments(Purpose::Moved));
             let sure = Choice { gain_bytes_min, room_bytes, ..choice };
             // Before a write is refused, even an uncertain gain is tried.
-            let frame_blocks = Some(self.superblock.frame_blocks.max(JOINED_BLOCKS));
+            let frame_blocks = Some(self.superblock.frame_blocks.max(UNCERTAIN_BLOCKS_MIN));
             let hoped = Choice { frame_blocks, ..choice };
             let sure = || space.victim(&sure);
             space.victim(&choice).or_else(sure).or_else(|| space.victim(&hoped))

@@ -235,8 +235,17 @@ fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
         payload_checksum: crate::base::checksum::crc64(&payload),
         sources: &[Source { birth: SeqNo(1), blocks: 3, segment, offset }],
     };
-    let joined = drive.with_core(|core| core.join_frames(&moved, |_| true)).unwrap();
-    assert!(joined == core::Attempt::Done);
+    let pieces: Vec<_> = drive.core().map().live_pieces(Lba(0), place).collect();
+    let moved = core::Move {
+        lba: Lba(0),
+        from: place,
+        pieces: &pieces,
+        frames: &[moved],
+        room_bytes: moved.record_bytes(),
+        reason: core::MoveReason::Empty,
+    };
+    let attempt = drive.with_core(|core| core.move_frame(&moved)).unwrap();
+    assert!(attempt == core::Attempt::Done);
     let drive = world.reopen(drive);
     world.run(drive.load_range(Lba(0), 3)).unwrap();
     let moved = frame_of(&drive, 0);
@@ -358,8 +367,7 @@ fn recompressed_frames_of_independent_blocks_are_solid() {
     let (world, drive, data) = written(8, 12);
     world.close(drive);
     let recompress = Some(Codec::Zstd { level: 3 });
-    let options = OpenOptions { recompress, cold_frame_blocks: 16, ..OpenOptions::default() };
-    let drive = world.try_open(options).unwrap();
+    let drive = world.try_open(OpenOptions { recompress, ..OpenOptions::default() }).unwrap();
     world.run(drive.load_range(Lba(0), 256)).unwrap();
     assert!(drive.core().map().table_count() > 20, "too tame a test");
     world.run(drive.empty_victim(frame_of(&drive, 0).segment)).unwrap();

@@ -5,7 +5,6 @@ mod divided;
 pub(super) mod encryption;
 mod extents;
 mod extracting;
-mod joining;
 mod model;
 mod paging;
 pub(super) mod reading;

@@ -16,7 +16,6 @@ struct Pair {
     plain: Vec<u8>,
     random: Random,
     options: OpenOptions,
-    joined_frames: u64,
     /// Whether the state can be compared before and after a restart: otherwise garbage collection
     /// continues after the last flush, and so do checkpoints.
     is_exact: bool,
@@ -28,7 +27,7 @@ impl Pair {
         let drive = world.try_open(options).unwrap();
         let plain = vec![0; SIZE as usize];
         let is_exact = options.recompress.is_none();
-        Self { world, drive, plain, random: random(seed), options, joined_frames: 0, is_exact }
+        Self { world, drive, plain, random: random(seed), options, is_exact }
     }
 
     /// Returns a byte range: aligned, within a block, or across borders; sometimes above 1 MiB.
@@ -86,7 +85,6 @@ impl Pair {
 
     /// Reopens, after a close or after a flush and a kill.
     fn restart(&mut self, closes: bool) {
-        self.joined_frames += self.drive.info().operations.joined_frames;
         let before = state(&self.drive);
         if closes {
             self.world.run(self.drive.close()).unwrap();
@@ -184,13 +182,13 @@ fn a_drive_of_independent_blocks_is_an_array() {
     }
 }
 
-/// A log that is little longer than the disk, so that every block is moved, most of them joined.
+/// A log that is little longer than the disk, so that every block is moved.
 #[test]
-fn a_drive_that_joins_cold_frames_is_an_array() {
-    for (seed, frame_blocks, cold_frame_blocks) in [(1, 1, 4), (2, 8, 16), (3, 2, 64), (4, 64, 8)] {
+fn a_drive_that_recompresses_cold_data_is_an_array() {
+    for (seed, frame_blocks) in [(1, 1), (2, 8), (3, 2), (4, 64)] {
         let spec = Spec { codec: Codec::Lz4, frame_blocks, ..small(SIZE, 4) };
         let recompress = Some(Codec::Zstd { level: 1 });
-        let options = OpenOptions { recompress, cold_frame_blocks, ..OpenOptions::default() };
+        let options = OpenOptions { recompress, ..OpenOptions::default() };
         let mut pair = Pair::new(spec, options, seed);
         for _ in 0..8 * STEPS {
             pair.step();
@@ -198,8 +196,8 @@ fn a_drive_that_joins_cold_frames_is_an_array() {
         pair.compare();
         pair.restart(true);
         pair.compare();
-        assert!(pair.joined_frames > 20, "too tame: {} frames joined", pair.joined_frames);
         let Pair { world, drive, .. } = pair;
+        assert!(drive.info().moved_bytes > 0, "too tame: nothing moved");
         world.close(drive);
         assert_eq!(world.check().problems, []);
     }

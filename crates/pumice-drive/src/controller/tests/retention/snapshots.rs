@@ -256,7 +256,7 @@ fn full_segment(drive: &Drive) -> SegmentId {
     used.first().expect("a full segment").segment
 }
 
-/// Joined or cut frames could not be found from the places that the snapshot names.
+/// Cut frames could not be found from the places that the snapshot names.
 #[test]
 fn garbage_collection_leaves_a_victim_that_a_snapshot_needs() {
     let mut disk = Disk::new(5);

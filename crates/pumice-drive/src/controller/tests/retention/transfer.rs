@@ -74,7 +74,7 @@ impl Source {
         let at = self.random.random_range(0..=SIZE - noise.len() as u64) / BLOCK * BLOCK;
         self.world.write(&drive, at, &noise).unwrap();
         self.plain[at as usize..][..noise.len()].copy_from_slice(&noise);
-        // Garbage collection moves and joins frames.
+        // Garbage collection moves frames.
         self.world.run(self.world.runtime.clone().sleep_ns(20_000_000_000));
         let guid = uuid::Uuid::from_u128(0xa0 + self.disks.len() as u128);
         let new =
