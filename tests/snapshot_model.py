@@ -2,7 +2,7 @@
 snapshot_rounds.py.
 
 A block's content follows from its number and its version, a serial number and a kind, so that the
-content of a block can be recognised. Writers own disjoint stripes and have one request in flight
+content of a block can be recognized. Writers own disjoint stripes and have one request in flight
 each; an image must hold a prefix of the requests of each writer.
 """
 

@@ -15,7 +15,7 @@ One round:
     snapshot rollback (at times)            killed, too, and compared again
     SIGTERM, list, compare everything       of the closed drive, also after it was compacted
 
-The content of a block follows from its number and its version, so every block is recognised.
+The content of a block follows from its number and its version, so every block is recognized.
 Writers own disjoint stripes and have one request in flight each. So the content of a snapshot taken
 while they wait is known exactly. A snapshot taken while they write has the requests of each writer
 up to some request, between those that had returned before the command and those sent before its

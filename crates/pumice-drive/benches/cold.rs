@@ -160,7 +160,7 @@ fn main() {
     let data = load(directories, limit as usize);
     println!("{} of files\n", format_size(data.len() as u64));
     println!(
-        "| written in | moved data | held / size | WA | us a read | KiB a read | s |\n\
+        "| written in | moved data | stored / size | WA | us per read | KiB per read | s |\n\
          |---|---|---|---|---|---|---|"
     );
     let recompress = Some(Codec::Zstd { level: 3 });

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use pumice_drive::base::wait::WaitQueue;
 
-/// Longest data in bytes that is carried out in one step, and the piece size of longer data. The
+/// Longest request in bytes that is served in one step, and the piece size of longer ones. The
 /// drive applies a write of up to this length completely or not at all.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 

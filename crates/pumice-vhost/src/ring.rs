@@ -353,7 +353,7 @@ impl Ring {
         let state = &mut *self.state.borrow_mut();
         let Some(kick) = state.kick.clone() else { return };
         assert_eq!(self.stage.get(), Stage::Stopped, "a ring that runs is started");
-        assert_eq!(start.base, start.used, "requests in flight are not known");
+        assert_eq!(start.base, start.used, "the requests in flight are unknown");
         // Made anew, because it counts completions, and no other call resets that count to zero.
         state.queue = Queue::try_from(state.queue.state()).expect("the state of a queue");
         state.queue.set_next_used(start.used);

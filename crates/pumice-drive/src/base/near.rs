@@ -13,7 +13,7 @@ pub fn nearest<'a>(typed: &str, names: &[&'a str]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: typing errors are recognised, other words are not.
+    //! Goal: typing errors are recognized, other words are not.
     use super::nearest;
 
     #[test]

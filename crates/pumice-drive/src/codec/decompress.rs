@@ -13,7 +13,7 @@ use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 /// Decodes payloads of every [`Encoding`]. It keeps its context, so a call allocates nothing after
 /// the first.
 pub struct Decompressor {
-    /// Made for the first payload: it takes 100 KiB.
+    /// Created for the first payload, because it takes 100 KiB.
     zstd: Option<DCtx<'static>>,
     /// Buffer for a caller that processes a payload before decoding it.
     scratch: Vec<u8>,

@@ -301,7 +301,7 @@ impl Root {
         layout.page_count = self.page_count.into();
         layout.dropped_count = self.dropped_count.into();
         let count = |len: usize| U32::new(u32::try_from(len).expect("a list of a checkpoint"));
-        let short = |len: usize| U16::new(u16::try_from(len).expect("a short list of a root"));
+        let short = |len: usize| U16::new(u16::try_from(len).expect("a root's list is short"));
         layout.opened_count = short(self.opened_segments.len());
         layout.forward_lists = short(self.forward_lists.len());
         layout.page_lists = count(self.page_lists.len());

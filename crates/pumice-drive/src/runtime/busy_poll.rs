@@ -7,7 +7,7 @@
 //!
 //! The limit is short, so polling in vain is soon recognized: after each time the next waits are
 //! not polled, twice as many as the time before, up to [`REST_WAITS_MAX`]; a hit ends that. A
-//! thread whose clients are slow, or that shares its processor with a busy neighbor, therefore
+//! thread whose clients are slow, or that shares its processor with a busy neighbour, therefore
 //! polls in few waits.
 //!
 //! Does not know the purpose of a wait. The driver does not poll while the kernel's own threads

@@ -6,7 +6,7 @@ use super::{Design, Profile};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
 
-/// Largest disk in bytes: as for drives of this program.
+/// Largest disk in bytes, the limit of Pumice's own drives.
 const SIZE_BYTES_MAX: u64 = 16 << 50;
 
 type Checked = Result<(), String>;

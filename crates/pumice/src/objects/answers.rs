@@ -53,7 +53,7 @@ const KNOWN: [(&str, ErrorKind, &str); 11] = [
         ErrorKind::PermissionDenied,
         "the clock of this machine is wrong: set it, for example with NTP",
     ),
-    ("NotImplemented", ErrorKind::Unsupported, "the store does not know the request"),
+    ("NotImplemented", ErrorKind::Unsupported, "the store does not support this request"),
 ];
 
 /// Returns the meaning of an error of the client.
@@ -73,7 +73,7 @@ pub(super) fn meaning(error: &object_store::Error) -> (ErrorKind, String) {
             (ErrorKind::PermissionDenied, DENIED.to_owned())
         }
         object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => {
-            (ErrorKind::Unsupported, "the store does not know the request".to_owned())
+            (ErrorKind::Unsupported, "the store does not support this request".to_owned())
         }
         _ => {
             let message = between(&text, "Message").map(brief).unwrap_or_default();

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A drive has one owner, the thread that opened it. Each thread has its own runtime and a part of
-//! the drives, neighbors on the command line; the server that clients connect to passes each client
-//! to the thread of its drive. The threads share nothing that a request would have to lock.
+//! the drives, neighbours on the command line; the server that clients connect to passes each
+//! client to the thread of its drive. The threads share nothing that a request would have to lock.
 //!
 //! A panic on a thread ends its drives as `kill -9` would: unflushed data is lost. Their clients
 //! are disconnected and are refused until the server restarts, `/healthz` fails, and the drives of

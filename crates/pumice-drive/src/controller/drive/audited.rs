@@ -10,7 +10,7 @@ use crate::base::{Lba, SeqNo};
 #[derive(Default)]
 pub(in super::super) struct Audited {
     pub(in super::super) named: BTreeMap<SeqNo, Vec<Named>>,
-    /// Whether the snapshots of `named` that name a place are neighbors: after a deletion they
+    /// Whether the snapshots of `named` that name a place are neighbours: after a deletion they
     /// still are.
     pub(in super::super) are_neighbors: bool,
     pub(in super::super) readable: HashSet<Found>,

@@ -16,7 +16,7 @@
 //! * `origin`: the snapshot that a clone reads from.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
 //! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will request.
-//! * `streams`: recognising sequential reads.
+//! * `streams`: recognizing sequential reads.
 //! * `audited`: results of audits of snapshots.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 

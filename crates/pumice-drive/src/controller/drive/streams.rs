@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 /// Readers that are told apart. Random reads rotate through the same slots, so a sequential reader
-/// is recognised among up to this number of random reads for each of its own. Arbitrary.
+/// is recognized among up to this number of random reads for each of its own. Arbitrary.
 const STREAMS: usize = 32;
 
 /// Reads in a row at which a reader counts as sequential enough to read ahead of it: two may be a

@@ -4,7 +4,7 @@
 //! ```text
 //! map of a snapshot -> places that it names -> by its tables, where the frames are now
 //!     readable, with their checksums; in a segment that is there and retained for it
-//!     named by no snapshots but neighbors in the list
+//!     named by no snapshots but neighbours in the list
 //! tables   -> every entry leads to a use of a segment that is not over, and to no other entry; the
 //!             disk names no place that has one
 //! segments -> counts of the snapshots that need them: equal to the snapshots' own sets
@@ -288,7 +288,7 @@ fn check_disk(core: &Core) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the snapshots that name a place are neighbors.
+/// Checks that the snapshots that name a place are neighbours.
 fn check_neighbors(core: &Core, audited: &Audited) -> Result<()> {
     let mut last_named: HashMap<(SegmentUse, u32), usize> = HashMap::new();
     for (number, kept) in readable(core).enumerate() {

@@ -72,7 +72,7 @@ pub(super) fn room_beside_parity(stream: Stream, room: usize) -> usize {
 /// Computes the last `parity` pages of an append from all others.
 pub(crate) fn fill_parity(append: &mut [u8], parity: usize) {
     let pages = append.len().checked_sub(parity * PAGE);
-    let (data, target) = append.split_at_mut(pages.expect("parity is a part of its append"));
+    let (data, target) = append.split_at_mut(pages.expect("parity lies within its append"));
     target.fill(0);
     for (index, page) in data.chunks(PAGE).enumerate() {
         add(page_mut(target, index % parity), page);
@@ -106,7 +106,7 @@ fn damaged_groups<'a>(
     len: usize,
     parity: usize,
 ) -> Vec<Option<Vec<u8>>> {
-    let pages = (len / PAGE).checked_sub(parity).expect("parity is a part of its append");
+    let pages = (len / PAGE).checked_sub(parity).expect("parity lies within its append");
     let mut sums = vec![vec![0; PAGE]; parity];
     for (index, page) in append.enumerate() {
         let group = if index < pages { index % parity } else { index - pages };

@@ -33,7 +33,7 @@ pub(super) struct Slot {
     pub(super) entry: DirectoryEntry,
     dirty: bool,
     pending: bool,
-    /// Whether it is in the queue, in which free slots stay as well.
+    /// Whether the slot is queued; free slots stay in the queue.
     queued: bool,
     referenced: bool,
 }

@@ -131,7 +131,7 @@ impl Drive {
                 base.snapshot,
                 match newest {
                     None => "this drive does not have: it has no snapshots".to_owned(),
-                    Some(newest) => format!("is not the newest here: that is {}", newest.name),
+                    Some(newest) => format!("is not the newest here, which is {}", newest.name),
                 }
             ))),
         }
@@ -287,7 +287,7 @@ fn decode<'f>(
     Ok((encoding, frame))
 }
 
-/// Returns whether a drive with a codec and a form of frames may have payloads of an encoding. A
+/// Returns whether an encoding is allowed for the codec and the form of frames of a drive. A
 /// clone that is sent may have other encodings from its origin.
 fn is_of(encoding: Encoding, codec: Codec, form: FrameForm) -> bool {
     match encoding {

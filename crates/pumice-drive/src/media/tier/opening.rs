@@ -224,7 +224,7 @@ fn new_journal(
     options: &Options,
 ) -> Result<Journal> {
     let is_short = options.place.len() <= PLACE_BYTES_MAX;
-    ensure(is_short, ErrorKind::InvalidInput, "the place of the bucket is too long")?;
+    ensure(is_short, ErrorKind::InvalidInput, "the URL of the bucket is too long")?;
     let what = format!("the journal is too small: it needs {SLOTS_MIN} slots");
     ensure(slots >= SLOTS_MIN, ErrorKind::InvalidInput, what)?;
     Ok(Journal {

@@ -112,8 +112,8 @@ pub(crate) struct Args {
         value_parser = percent(50.0..=99.99), allow_negative_numbers = true)]
     confidence: f64,
 
-    /// Number of samples to measure, regardless of the error; the actual number differs by some per
-    /// cent, as shards do not know of each other
+    /// Number of samples to measure, regardless of the error; the actual number varies by a few
+    /// percent
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=100_000),
         conflicts_with = "all", allow_negative_numbers = true)]
     samples: Option<u64>,

@@ -27,7 +27,7 @@ pub(crate) use segment_set::SegmentSet;
 /// Tables up to this size are kept in memory regardless of the map cache: about a million frames.
 const FORWARD_BYTES_MIN: usize = 64 << 20;
 
-/// Part of a segment by which tables may have changed before garbage collection leaves retained
+/// Share of a segment by which the tables may grow before garbage collection leaves retained
 /// segments alone until a checkpoint has written the tables.
 const DIRTY_DIVISOR: u32 = 4;
 

@@ -3,7 +3,7 @@
 //! loses data by that, whenever the drive ends.
 //! Method: a busy database with hourly snapshots, on drives so small that they work only if such
 //! segments are emptied. Every page of every snapshot is compared, and every set of changes between
-//! neighbors.
+//! neighbours.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -122,7 +122,7 @@ impl Database {
         named.len() as u64 * PAGE
     }
 
-    /// Compares every snapshot of the closed drive, and the changes between neighbors, with the
+    /// Compares every snapshot of the closed drive, and the changes between neighbours, with the
     /// expected ones.
     pub(crate) fn compare(&self) {
         let kept = self.state.borrow().kept.clone();
@@ -312,7 +312,7 @@ fn thirty_snapshots_at_once_are_kept_and_deleted_under_garbage_collection() {
     drive = database.world.open();
     let gone: Vec<String> = {
         let kept = &mut database.state.borrow_mut().kept;
-        // Every second one: neighbors take over the data that they shared.
+        // Every second one: neighbours take over the data that they shared.
         let gone = (0..15).rev().map(|at| kept.remove(2 * at).expect("thirty").0);
         gone.collect()
     };

@@ -588,7 +588,7 @@ fn a_transfer_for_another_drive_is_refused() {
     refused(&source.send("0", None, BLOCK), "from the beginning");
     receive_all(&target, &source.send("0", None, 0)).unwrap();
     refused(&source.send("0", None, 0), "has this snapshot already");
-    refused(&source.send("2", Some("1"), 0), "is not the newest here: that is 0");
+    refused(&source.send("2", Some("1"), 0), "is not the newest here, which is 0");
     refused(&source.send("1", None, 0), "has data already");
     let small_disk = World::new(small(SIZE / 2, 12));
     let drive = small_disk.open();
