@@ -22,7 +22,7 @@ pub enum Scale {
     Log,
     /// As [`Scale::Log`], with ticks at powers of two: for queue depths and sizes.
     Doubling,
-    /// For percentiles in per cent: 90, 99 and 99.9 have equal distances; 100 and more are not
+    /// For percentiles in percent: 90, 99 and 99.9 have equal distances; 100 and more are not
     /// drawn.
     Percentile,
 }

@@ -33,7 +33,7 @@ pub struct ScanOptions {
     pub main: usize,
     /// Requested half-width of the confidence interval, in percentage points, above 0.
     pub error_points: f64,
-    /// Least probability that the interval contains the true value, in per cent, below 100.
+    /// Least probability that the interval contains the true value, in percent, below 100.
     pub confidence_percent: f64,
     /// How much of the data is read.
     pub reading: Reading,

@@ -80,7 +80,7 @@ pub struct ConfigOutcome {
     /// Compression speed of one thread on this machine in MB/s (10^6); `None` if too little was
     /// compressed.
     pub mb_per_s: Option<f64>,
-    /// Shares of the data, in per cent, by the stored fraction of its chunks as records: from 0 to
+    /// Shares of the data, in percent, by the stored fraction of its chunks as records: from 0 to
     /// 5 %, ..., from 95 to 100 % and more.
     pub spread_percent: Vec<f64>,
 }
@@ -109,7 +109,7 @@ pub struct FileOutcome {
     pub format: Option<String>,
 }
 
-/// The share of data that occurs more than once, in per cent of all data.
+/// The share of data that occurs more than once, in percent of all data.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Duplicates {
     /// Estimate; `None` if unknown. Unless everything was read, it covers only further copies of
@@ -140,16 +140,16 @@ pub struct Outcome {
     pub bytes_read: u64,
     /// Whether the scan reached its end.
     pub is_complete: bool,
-    /// Share of the data for which the figures speak, in per cent: 100, or less if reading
+    /// Share of the data for which the figures speak, in percent: 100, or less if reading
     /// everything was interrupted, because the data read until then is not a sample of the rest.
     pub covered_percent: f64,
     /// Whether everything was read; the figures are then exact.
     pub is_exact: bool,
     /// Draws that were measured.
     pub draws: u64,
-    /// Share of the bytes (or draws) that could not be read, in per cent.
+    /// Share of the bytes (or draws) that could not be read, in percent.
     pub lost_percent: f64,
-    /// Least probability that an interval contains the true value, in per cent.
+    /// Least probability that an interval contains the true value, in percent.
     pub confidence_percent: f64,
     /// Requested half-width, in points.
     pub error_points_asked: f64,
@@ -159,7 +159,7 @@ pub struct Outcome {
     pub configs: Vec<ConfigOutcome>,
     /// Index of the recommended configuration, and the reason.
     pub choice: Option<(usize, String)>,
-    /// Blocks of zeroes or another byte repeated, in per cent.
+    /// Blocks of zeroes or another byte repeated, in percent.
     pub fill_percent: f64,
     /// Data that occurs more than once.
     pub duplicates: Duplicates,
@@ -169,7 +169,7 @@ pub struct Outcome {
     pub folders: Vec<GroupOutcome>,
     /// By age, youngest first.
     pub ages: Vec<GroupOutcome>,
-    /// Formats of files with little saving, in per cent of all bytes, largest first.
+    /// Formats of files with little saving, in percent of all bytes, largest first.
     pub formats_percent: Vec<(String, f64)>,
     /// Files with the largest savings in bytes.
     pub best: Vec<FileOutcome>,

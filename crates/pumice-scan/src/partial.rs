@@ -43,7 +43,7 @@ pub struct Partial {
     pub(super) main: usize,
     /// Requested half-width, in percentage points.
     pub(super) error_points: f64,
-    /// In per cent.
+    /// In percent.
     pub(super) confidence_percent: f64,
     /// Number of draws of all shards together, if it was planned in advance.
     pub(super) draws_planned: Option<u64>,

@@ -43,7 +43,7 @@ pub struct BlockMappedSpec {
     pub shape: FlashShape,
     /// See `shape`.
     pub timing: FlashTiming,
-    /// Share of factory-bad blocks, in per cent, 0 to 50.
+    /// Share of factory-bad blocks, in percent, 0 to 50.
     pub bad_percent: f64,
     /// Number of units that can have a log at the same time; with 0, a write merges before it
     /// completes.

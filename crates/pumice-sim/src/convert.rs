@@ -21,7 +21,7 @@ const COMMAND_BYTES_MAX: u64 = 128 << 10;
 const FREE_SEGMENTS: u32 = 3;
 
 /// Wear leveling begins when the erase counts of blocks differ by more than this share of their
-/// life, in per cent (arbitrary: no drive publishes it).
+/// life, in percent (arbitrary: no drive publishes it).
 const WEAR_GAP_PERCENT: u64 = 5;
 
 /// Least number of segments of a scaled-down drive, as far as its blocks can be made shorter:

@@ -29,7 +29,7 @@ pub struct HostSpec {
     pub blocks: u32,
     /// Order of the requested blocks.
     pub order: Order,
-    /// Share of reads in per cent, drawn at random; the rest are writes.
+    /// Share of reads in percent, drawn at random; the rest are writes.
     pub read_percent: u32,
     /// Seed of all random choices.
     pub seed: u64,

@@ -52,7 +52,7 @@ const EXTENT_BLOCKS: u64 = 256;
 /// Unit in which the disk grows and shrinks: one extent per host.
 const ROW_BLOCKS: u64 = EXTENT_BLOCKS * HOSTS;
 
-/// Distance from the wanted share in use at which filling in order stops, in per cent of the space:
+/// Distance from the wanted share in use at which filling in order stops, in percent of the space:
 /// small frames, and parts of large ones, take more.
 const FILL_SHORT_PERCENT: f64 = 8.0;
 
@@ -65,7 +65,7 @@ const ROUNDS_MAX: u32 = 60;
 /// Divisor: this part of the blocks in use is overwritten in such a round.
 const ROUND_DIVISOR: u64 = 4;
 
-/// How close the share in use must come, in per cent of the space.
+/// How close the share in use must come, in percent of the space.
 const NEAR_PERCENT: f64 = 0.3;
 
 /// Requests of a host between two looks at the space and memory in use.
@@ -89,7 +89,7 @@ pub struct AgeingPlan {
     pub capacity_bytes: u64,
     /// Bytes of a segment.
     pub segment_bytes: u32,
-    /// The share of the space for data that is in use while the drive ages, in per cent.
+    /// The share of the space for data that is in use while the drive ages, in percent.
     pub used_percent: f64,
     /// How many times the blocks in use are overwritten.
     pub times: u64,
@@ -158,9 +158,9 @@ impl AgeingReport {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
     looks: u64,
-    /// The least share in use, in per cent.
+    /// The least share in use, in percent.
     pub percent_min: f64,
-    /// The greatest share in use, in per cent.
+    /// The greatest share in use, in percent.
     pub percent_max: f64,
     percent_sum: f64,
     occupied_sum: f64,
@@ -178,7 +178,7 @@ impl Used {
         self.looks += 1;
     }
 
-    /// Returns the mean share in use, in per cent.
+    /// Returns the mean share in use, in percent.
     pub fn percent(&self) -> f64 {
         self.percent_sum / self.looks.max(1) as f64
     }

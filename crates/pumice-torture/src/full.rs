@@ -82,7 +82,7 @@ pub struct FullReport {
     pub victims: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Share of the disk's blocks in use at the end, in per cent.
+    /// Share of the disk's blocks in use at the end, in percent.
     pub mapped_percent: u64,
     /// Longest latency of a write, in nanoseconds.
     pub write_ns_max: u64,

@@ -123,7 +123,7 @@ pub(super) fn needed_bytes(oracle: &Oracle, codec: Codec) -> u64 {
     needed
 }
 
-/// Returns the share of the space for data that `needed` bytes take, in per cent.
+/// Returns the share of the space for data that `needed` bytes take, in percent.
 pub(super) fn needed_percent(info: &Info, needed: u64) -> u64 {
     needed * 100 / data_bytes(info).max(1)
 }

@@ -1,6 +1,6 @@
 //! The hazards of a world, and how often each is drawn.
 //!
-//! A world has a hazard with the chance stated by its weight, in per cent. The draw has a random
+//! A world has a hazard with the chance stated by its weight, in percent. The draw has a random
 //! stream of its own, so that other weights do not change the drive of a seed.
 
 use pumice_drive::base::seed::random;
@@ -102,7 +102,7 @@ impl Hazard {
     }
 }
 
-/// The weight of each hazard in per cent.
+/// The weight of each hazard in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights([u8; COUNT]);
 

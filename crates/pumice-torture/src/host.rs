@@ -31,7 +31,7 @@ pub(super) struct Habits {
     pub(super) pause_ns: u64,
     /// Offset of the hot fifth of the disk, which receives four of five requests.
     pub(super) hot_offset: u64,
-    /// Share of trims and write-zeroes among the requests that change the disk, in per cent.
+    /// Share of trims and write-zeroes among the requests that change the disk, in percent.
     pub(super) trim_percent: u32,
     /// Whether writes are at most one block long: many small batches of equal size, so that the
     /// next life writes exactly what a life lost in the middle of the log.
@@ -47,7 +47,7 @@ pub(super) struct Habits {
     pub(super) retains: bool,
     /// Whether hosts mostly continue where their last read ended, so that the drive reads ahead.
     pub(super) reads_on: bool,
-    /// Share of flushes among requests, and share of FUA among changes, in per cent.
+    /// Share of flushes among requests, and share of FUA among changes, in percent.
     pub(super) flush_percent: u32,
 }
 

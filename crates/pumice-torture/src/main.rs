@@ -55,7 +55,7 @@ struct Args {
     #[arg(long, value_name = "R")]
     requests: Option<u64>,
 
-    /// Chance of a hazard in per cent; can be repeated, `all` sets every hazard
+    /// Chance of a hazard in percent; can be repeated, `all` sets every hazard
     #[arg(long = "weight", value_name = "KIND=PERCENT", value_parser = weight)]
     weights: Vec<String>,
 

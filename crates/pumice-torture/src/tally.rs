@@ -130,7 +130,7 @@ pub struct Tally {
     pub request_ns_max: u64,
     /// Most bytes of buffers that operations of the medium held.
     pub in_flight_bytes_max: u64,
-    /// Smallest share of the space for data that a disk took when a write was refused, in per cent,
+    /// Smallest share of the space for data that a disk took when a write was refused, in percent,
     /// if any was; an upper bound of the disk's content counts.
     pub refused_at_percent: Option<u64>,
     /// Frames that were restored from parity for reads.

@@ -129,7 +129,7 @@ impl Spec {
         }
     }
 
-    /// Returns the spare capacity of the flash in per cent of the drive's size, for a log.
+    /// Returns the spare capacity of the flash in percent of the drive's size, for a log.
     pub(super) fn over_provisioning_percent(&self) -> Result<Option<f64>> {
         let Self::Log(spec) = self else { return Ok(None) };
         Ok(Some((spec.raw_bytes()? / spec.size_bytes() as f64 - 1.0) * 100.0))

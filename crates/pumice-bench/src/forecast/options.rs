@@ -13,7 +13,7 @@ use pumice_sim::profile::Profile;
 
 /// Size in bytes of the drive that is simulated in place of a larger one, unless the whole drive is
 /// requested. At this size random writes reach steady state within seconds, and write amplification
-/// is within a few per cent of the whole drive's (docs/forecast.md has the measurement).
+/// is within a few percent of the whole drive's (docs/forecast.md has the measurement).
 pub const SCALED_BYTES: u64 = 4 << 30;
 
 /// State in which a drive is measured.
@@ -69,7 +69,7 @@ pub struct PlannedFault {
     pub kind: FaultKind,
     /// The die of that part, from 0.
     pub die: u32,
-    /// Share of the requests of the round that end before it, in per cent, 0 to 100.
+    /// Share of the requests of the round that end before it, in percent, 0 to 100.
     pub percent: f64,
 }
 

@@ -92,7 +92,7 @@ fn written_back(figures: &Figures, bytes: fn(&CacheUse) -> u64) -> Option<f64> {
     figures.cache.as_ref().map(bytes).filter(|&bytes| bytes > 0).map(|bytes| bytes as f64 / 1e9)
 }
 
-/// Returns the deviation of the simulation from the formula, in per cent.
+/// Returns the deviation of the simulation from the formula, in percent.
 fn off_formula(figures: &Figures) -> Option<f64> {
     let simulated = figures.write_amplification?.all;
     Some((simulated / figures.write_amplification_by_formula? - 1.0) * 100.0)

@@ -29,7 +29,7 @@ pub struct Forecast {
     pub size_bytes: u64,
     /// Size of the simulated drive in bytes.
     pub simulated_bytes: u64,
-    /// Spare capacity of the flash in per cent of the drive's size, for a log.
+    /// Spare capacity of the flash in percent of the drive's size, for a log.
     pub over_provisioning_percent: Option<f64>,
     /// The cost of parity over dies for one drive, by arithmetic; `None` without parity.
     pub parity: Option<ParityFigures>,

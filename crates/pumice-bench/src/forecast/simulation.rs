@@ -84,7 +84,7 @@ pub(super) struct Simulation<'a> {
     lane: Lane<'a>,
     /// Prefix of progress reports.
     name: &'a str,
-    /// Overhead in per cent, and program/erase cycles of a block; `None` without flash.
+    /// Overhead in percent, and program/erase cycles of a block; `None` without flash.
     flash: Option<(f64, u64)>,
     size_bytes: u64,
     /// Whether to determine the loss by the failure of a die.

@@ -82,7 +82,7 @@ struct File {
     pumice_profile: u32,
     /// Bytes of the data.
     source_bytes: u64,
-    /// Units that occurred before, without fills, in per cent of all units.
+    /// Units that occurred before, without fills, in percent of all units.
     duplicate_percent: f64,
     windows: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! The share of space that compression saves, as a type.
 //!
 //! Tools use "50 % compressible" for three quantities: saved, stored, and a ratio. A [`Saving`]
-//! prints all three and is parsed only with its per cent sign.
+//! prints all three and is parsed only with its percent sign.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub struct Saving(f64);
 
 #[derive(Serialize, JsonSchema)]
 struct Quantities {
-    /// Share of the space that is saved, in per cent.
+    /// Share of the space that is saved, in percent.
     saved_percent: f64,
     /// Stored bytes over bytes, 0 to 1.
     stored_fraction: f64,
@@ -44,7 +44,7 @@ impl Saving {
         self.0
     }
 
-    /// Returns the saving in per cent, in 0..=100.
+    /// Returns the saving in percent, in 0..=100.
     pub fn percent(self) -> f64 {
         self.0 * 100.0
     }

@@ -43,7 +43,7 @@ pub(super) struct Library {
     bytes: Vec<u8>,
     masks: Vec<u64>,
     savings: Vec<Savings>,
-    /// The nearest texture to each pair of savings in per cent.
+    /// The nearest texture to each pair of savings in percent.
     nearest: Vec<TextureId>,
 }
 
@@ -77,7 +77,7 @@ impl Library {
         library
     }
 
-    /// Returns the texture nearest to these savings, to the per cent.
+    /// Returns the texture nearest to these savings, to the percent.
     pub(super) fn nearest(&self, wanted: Savings) -> TextureId {
         let [lz4, zstd] = [wanted.lz4, wanted.zstd].map(|part| (part * 100.0).round() as usize);
         self.nearest[lz4.min(PERCENTS - 1) * PERCENTS + zstd.min(PERCENTS - 1)]

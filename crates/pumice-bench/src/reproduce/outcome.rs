@@ -20,7 +20,7 @@ pub struct Outcome {
     pub test: String,
     /// Name of the level.
     pub data: String,
-    /// Compressibility according to the experiment, in per cent; `None` if it states none.
+    /// Compressibility according to the experiment, in percent; `None` if it states none.
     pub compressibility_percent: Option<f64>,
     /// Unit of both numbers.
     pub unit: String,
@@ -32,7 +32,7 @@ pub struct Outcome {
     pub simulated: f64,
     /// Standard deviation of the runs; `None` for one run.
     pub simulated_deviation: Option<f64>,
-    /// (simulated - published) / published, in per cent.
+    /// (simulated - published) / published, in percent.
     pub error_percent: Option<f64>,
     /// The relation of the cell to the profile.
     pub basis: Basis,
@@ -68,9 +68,9 @@ pub struct DriveError {
     pub drive: String,
     /// Number of cells with a published number, without effects of the host.
     pub cells: usize,
-    /// Mean of the absolute errors, in per cent.
+    /// Mean of the absolute errors, in percent.
     pub mean_percent: f64,
-    /// Maximum of the absolute errors, in per cent.
+    /// Maximum of the absolute errors, in percent.
     pub max_percent: f64,
 }
 
@@ -81,9 +81,9 @@ pub struct Group {
     pub basis: Basis,
     /// Number of cells with a published number.
     pub cells: usize,
-    /// Mean of the absolute errors, in per cent.
+    /// Mean of the absolute errors, in percent.
     pub mean_percent: f64,
-    /// Maximum of the absolute errors, in per cent.
+    /// Maximum of the absolute errors, in percent.
     pub max_percent: f64,
 }
 

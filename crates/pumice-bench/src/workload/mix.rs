@@ -24,11 +24,11 @@ const PAUSE_MS_MAX: u32 = 60_000;
 pub struct Access {
     /// Bytes of each request, a multiple of 512.
     pub bytes: u64,
-    /// Share of all requests, in per cent; the shares of a mix have the sum 100.
+    /// Share of all requests, in percent; the shares of a mix have the sum 100.
     pub share_percent: u32,
-    /// Share of reads, in per cent.
+    /// Share of reads, in percent.
     pub reads_percent: u32,
-    /// Share of random offsets, in per cent.
+    /// Share of random offsets, in percent.
     pub random_percent: u32,
     /// Alignment of random offsets in bytes, a multiple of 512; 0 for sectors of 512 bytes.
     pub align_bytes: u64,

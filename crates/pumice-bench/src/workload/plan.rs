@@ -78,14 +78,14 @@ pub struct Level {
     pub name: String,
     /// Kind of data, as on the command line: see [`KindName`].
     pub kind: String,
-    /// Requested saving in per cent, for kinds that take one.
+    /// Requested saving in percent, for kinds that take one.
     pub saved_percent: Option<f64>,
-    /// Share of units that repeat earlier ones, in per cent; the default of the kind if absent.
+    /// Share of units that repeat earlier ones, in percent; the default of the kind if absent.
     pub duplicates_percent: Option<f64>,
 }
 
 impl Level {
-    /// Returns the saving of the data in per cent, if it is known: as requested, or the saving of
+    /// Returns the saving of the data in percent, if it is known: as requested, or the saving of
     /// random data (0) or of one byte (100).
     pub fn known_saving(&self) -> Option<f64> {
         self.saved_percent.or(match self.kind.as_str() {
@@ -158,7 +158,7 @@ pub struct Plan {
     pub runs: u32,
     /// Maximum number of rounds, if `precision_percent` is set.
     pub runs_max: u32,
-    /// Required precision: half the width of the mean's interval, in per cent of the mean. Cells
+    /// Required precision: half the width of the mean's interval, in percent of the mean. Cells
     /// that have not reached it run in further rounds.
     pub precision_percent: Option<f64>,
     /// Rounds end when this test is in steady state at every level, or after `runs_max` rounds.

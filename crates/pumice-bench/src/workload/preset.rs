@@ -205,7 +205,7 @@ pub struct Changes {
     pub runs: Option<u32>,
     /// Maximum number of rounds.
     pub runs_max: Option<u32>,
-    /// Half the width of the mean's interval, in per cent of the mean.
+    /// Half the width of the mean's interval, in percent of the mean.
     pub precision_percent: Option<f64>,
     /// Duration of each time-based test, in seconds.
     pub seconds: Option<f64>,

@@ -348,7 +348,7 @@ pub struct Workload {
     pub shift_bytes: u64,
     /// Distribution of random accesses.
     pub pattern: Pattern,
-    /// Share of reads in a mixed load, in per cent.
+    /// Share of reads in a mixed load, in percent.
     pub reads_percent: u32,
     /// Duration of time-based operations, in seconds.
     pub seconds: f64,

@@ -33,7 +33,7 @@ pub const FRAME_BLOCKS_DEFAULT: u16 = 8;
 /// Byte offset of segment 0: after both superblock slots, aligned to 2 MiB.
 pub const DATA_OFFSET: u64 = 2 << 20;
 
-/// Default over-provisioning in per cent of the size. Between the 7 % and 28 % that drives are
+/// Default over-provisioning in percent of the size. Between the 7 % and 28 % that drives are
 /// sold with; uniform random writes of incompressible data then cost a write amplification of 4.85
 /// (Xiang-Kurkoski), and compressible data far less.
 pub const OVER_PROVISIONING_PERCENT_DEFAULT: u32 = 12;
@@ -51,7 +51,7 @@ pub struct Spec {
     /// Bytes for the log; `None` for the size plus over-provisioning and overhead.
     pub capacity_bytes: Option<u64>,
     /// If the capacity is not set: its bytes beyond the disk, when nothing compresses, and beyond
-    /// its overhead, in per cent of the disk's size.
+    /// its overhead, in percent of the disk's size.
     pub over_provisioning_percent: u32,
     /// Bytes of a segment: a multiple of 4096 from 4 MiB to 1 GiB.
     pub segment_bytes: u32,
@@ -61,7 +61,7 @@ pub struct Spec {
     pub codec: Codec,
     /// The form of frames: compressed as a whole, or block by block.
     pub frame_form: FrameForm,
-    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
+    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
     /// Reserve space for all segments on the medium, and never give it back.
     pub preallocated: bool,
@@ -225,7 +225,7 @@ impl Spec {
     }
 }
 
-/// Shares of the capacity in use, in per cent, at which a drive warns by default.
+/// Shares of the capacity in use, in percent, at which a drive warns by default.
 const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
 
 /// Writes an empty drive's superblocks and makes them durable. The medium's earlier content is

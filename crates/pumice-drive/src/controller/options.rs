@@ -26,7 +26,7 @@ const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
 /// four of them whose data does not compress.
 pub const READ_AHEAD_BYTES_DEFAULT: usize = 8 << 20;
 
-/// Default for the space that a drive may occupy on its medium beyond its live bytes, in per cent
+/// Default for the space that a drive may occupy on its medium beyond its live bytes, in percent
 /// of them, while the host is quiet: equal to the dead bytes of a drive on which garbage collection
 /// can work at a low cost.
 pub const COMPACT_PERCENT_DEFAULT: u32 = 20;
@@ -53,11 +53,11 @@ pub struct OpenOptions {
     pub checkpoint_bytes: u64,
     /// A denser codec for data that garbage collection moves.
     pub recompress: Option<Codec>,
-    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold. `None`
+    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold. `None`
     /// uses the thresholds that the drive keeps.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
     /// While the host changes nothing, segments are emptied and discarded until the drive occupies
-    /// no more than this beyond its live bytes, in per cent of them. `None` leaves them until the
+    /// no more than this beyond its live bytes, in percent of them. `None` leaves them until the
     /// log needs them; segments without live bytes are discarded in any case.
     pub compact_percent: Option<u32>,
 }

@@ -207,7 +207,7 @@ pub struct Superblock {
     pub watermark_checksum: u64,
     /// The newest checkpoint. Before the first one, the log begins in segment 0.
     pub checkpoint: Option<CheckpointAddress>,
-    /// Shares of the capacity in use at which to warn, in per cent; 0 is none.
+    /// Shares of the capacity in use at which to warn, in percent; 0 is none.
     pub warn_percent: [u8; 4],
     /// Whether space for all segments was reserved on the medium; segments are then not discarded.
     pub is_preallocated: bool,

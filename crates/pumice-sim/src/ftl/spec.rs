@@ -49,7 +49,7 @@ pub struct LogSpec {
     pub store_bytes_per_s: Option<u64>,
     /// Garbage collection begins below this number of free segments; at least 2.
     pub free_segments: u32,
-    /// Share of bad blocks, in per cent; 0 to 50.
+    /// Share of bad blocks, in percent; 0 to 50.
     pub bad_percent: f64,
     /// Seed that chooses the bad blocks.
     pub seed: u64,

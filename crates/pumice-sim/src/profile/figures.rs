@@ -65,11 +65,11 @@ pub struct ParityFigures {
     /// User bytes of all pages that hold parity, bad blocks included: the capacity that is given
     /// up.
     pub parity_bytes: u64,
-    /// Share of parity in the flash, and in the programmed bytes, in per cent.
+    /// Share of parity in the flash, and in the programmed bytes, in percent.
     pub share_percent: f64,
-    /// (flash bytes - parity bytes - size) / size, in per cent.
+    /// (flash bytes - parity bytes - size) / size, in percent.
     pub over_provisioning_percent: f64,
-    /// (flash bytes - size) / size, in per cent: without parity.
+    /// (flash bytes - size) / size, in percent: without parity.
     pub over_provisioning_percent_without: f64,
     /// Bytes of data per second that all dies program, limited by the controller.
     pub store_bytes_per_s: f64,
@@ -160,7 +160,7 @@ impl Profile {
         counts.map(of).collect()
     }
 
-    /// Returns (flash bytes - size) / size in per cent; `None` for a disk.
+    /// Returns (flash bytes - size) / size in percent; `None` for a disk.
     pub fn over_provisioning_percent(&self) -> Option<f64> {
         match self.figures() {
             Figures::Flash(figures) => Some(figures.over_provisioning_percent),

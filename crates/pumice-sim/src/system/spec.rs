@@ -7,7 +7,7 @@ use crate::profile::Profile;
 use crate::{Error, Result};
 use pumice_drive::base::units::parse_size;
 
-/// Share of the page cache that may be dirty before writers wait, in per cent: Linux's
+/// Share of the page cache that may be dirty before writers wait, in percent: Linux's
 /// vm.dirty_ratio.
 const DIRTY_PERCENT: u64 = 20;
 
@@ -25,7 +25,7 @@ const CACHE_BYTES_MAX: u64 = 16 << 30;
 pub struct CacheSpec {
     /// Size in bytes: 64 MiB to 16 GiB.
     pub cache_bytes: u64,
-    /// Share that may be dirty before writers wait, in per cent: 1 to 90.
+    /// Share that may be dirty before writers wait, in percent: 1 to 90.
     pub dirty_percent: u64,
     /// Bytes of read-ahead for a sequential reader; 0 for none.
     pub readahead_bytes: u64,

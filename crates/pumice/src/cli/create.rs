@@ -476,7 +476,7 @@ fn make(args: &Args, spec: &Spec, medium_bytes: u64, cipher: Cipher) -> Result<(
     })
 }
 
-/// Returns a part of a whole in per cent, or as a fraction where that would be 0.
+/// Returns a part of a whole in percent, or as a fraction where that would be 0.
 fn share(part: u64, whole: u64) -> String {
     match part as f64 * 100.0 / whole as f64 {
         percent if percent < 0.5 => format!("1/{}", whole / part.max(1)),

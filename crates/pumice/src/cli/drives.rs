@@ -52,7 +52,7 @@ pub(super) struct Listed<'a> {
     kind: &'a str,
     /// Size of the disk that the host sees.
     size_bytes: u64,
-    /// (flash - size) / size, in per cent; `None` for a disk.
+    /// (flash - size) / size, in percent; `None` for a disk.
     over_provisioning_percent: Option<f64>,
 }
 

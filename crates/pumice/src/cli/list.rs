@@ -71,7 +71,7 @@ struct Facts {
     live_bytes: u64,
     /// Bytes that its file takes on its file system; `None` for a device.
     file_bytes: Option<u64>,
-    /// Share of the space for data that is in use, in per cent.
+    /// Share of the space for data that is in use, in percent.
     used_percent: f64,
     /// Health of the drive, in a word or two.
     health: &'static str,

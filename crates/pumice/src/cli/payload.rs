@@ -116,7 +116,7 @@ pub(crate) struct Args {
 pub(super) struct Made {
     /// Kind of data.
     kind: String,
-    /// The requested saving in per cent; `None` if none was.
+    /// The requested saving in percent; `None` if none was.
     asked_percent: Option<f64>,
     /// Seed of the data.
     seed: u64,
@@ -137,9 +137,9 @@ pub(super) struct Profiled {
     source_bytes: u64,
     /// Windows in which it was measured.
     windows: usize,
-    /// Share of the units that repeat others, in per cent.
+    /// Share of the units that repeat others, in percent.
     duplicate_percent: f64,
-    /// Share of the units of one repeated byte, in per cent.
+    /// Share of the units of one repeated byte, in percent.
     fill_percent: f64,
     /// Saving of LZ4 in chunks of 4 KiB.
     lz4: Saving,

@@ -123,7 +123,7 @@ pub(super) struct Changed {
 struct Shown {
     /// Codec for new data.
     codec: String,
-    /// Thresholds of warnings about space in per cent, separated by commas; `none` for none.
+    /// Thresholds of warnings about space in percent, separated by commas; `none` for none.
     warn: String,
     /// Path of the origin, for a closed clone.
     #[serde(skip_serializing_if = "Option::is_none")]

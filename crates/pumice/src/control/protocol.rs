@@ -61,7 +61,7 @@ pub(crate) enum Request {
     Set(SettingsChange),
     /// Return the space of dead data to the medium.
     Compact {
-        /// Occupied space allowed beyond the live data, in per cent of the live data.
+        /// Occupied space allowed beyond the live data, in percent of the live data.
         percent: u32,
     },
     /// Take a snapshot of the drive.

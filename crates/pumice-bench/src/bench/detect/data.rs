@@ -27,7 +27,7 @@ pub(super) const COPIES: u64 = 4;
 pub enum Data {
     /// Random bytes.
     Incompressible,
-    /// Every 4 KiB have this saving in per cent.
+    /// Every 4 KiB have this saving in percent.
     Saving(f64),
     /// Zeroes.
     Zeroes,

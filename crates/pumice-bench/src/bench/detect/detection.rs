@@ -36,7 +36,7 @@ pub struct Detection {
     pub speeds: Vec<Speed>,
     /// How zeroes are stored.
     pub zeroes: Zeroes,
-    /// Smallest saving that saves space, in per cent; absent if space showed no compression.
+    /// Smallest saving that saves space, in percent; absent if space showed no compression.
     pub threshold: Option<Sweep>,
     /// Largest distance of repeats that are saved, in bytes; absent if space showed no compression.
     pub reach: Option<Sweep>,
@@ -180,7 +180,7 @@ pub struct Sweep {
 /// One run of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepStep {
-    /// Possible saving in per cent, or distance of repeats in bytes.
+    /// Possible saving in percent, or distance of repeats in bytes.
     pub value: f64,
     /// Growth of the source in bytes.
     pub taken_bytes: i64,

@@ -62,7 +62,7 @@ pub(super) struct Rates {
 /// One run of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SweepReading {
-    /// Saving in per cent, or distance of repeats in bytes.
+    /// Saving in percent, or distance of repeats in bytes.
     pub(super) value: f64,
     pub(super) taken_bytes: i64,
 }
@@ -217,7 +217,7 @@ pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
     }
 }
 
-/// Returns the smallest saving that saves space. The steps are savings in per cent, ascending; the
+/// Returns the smallest saving that saves space. The steps are savings in percent, ascending; the
 /// first saves nothing.
 pub(super) fn threshold(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(

@@ -23,7 +23,7 @@ pub const SPAN_BYTES_MIN: u64 = 8 << 20;
 /// Runs of each kind of data: the minimum at which turns can be significant (two of 64 ways).
 const ROUNDS: usize = 6;
 
-/// Savings in per cent of the threshold sweep.
+/// Savings in percent of the threshold sweep.
 pub(super) const SAVINGS: [f64; 7] = [0.0, 5.0, 10.0, 12.5, 25.0, 50.0, 75.0];
 
 /// Distances of repeats in KiB of the unit sweep.

@@ -45,7 +45,7 @@ struct Notes<'a> {
     stop: &'a AtomicBool,
     stop_after: usize,
     steps: Vec<Status>,
-    /// The saving of the file when a run begins, in per cent; 0 if it is empty.
+    /// The saving of the file when a run begins, in percent; 0 if it is empty.
     saved: Vec<f64>,
     kept: Vec<RunResult>,
 }

@@ -8,9 +8,9 @@ use super::sizes::{percent, size, switch};
 pub(super) struct Data {
     /// Kind of data, as in a preset.
     pub(super) kind: String,
-    /// Requested saving in per cent.
+    /// Requested saving in percent.
     pub(super) saved_percent: Option<u32>,
-    /// Share of duplicates in per cent.
+    /// Share of duplicates in percent.
     pub(super) duplicates_percent: Option<u32>,
 }
 

@@ -54,7 +54,7 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("'{text}' is not a whole number"))
 }
 
-/// Parses a number of per cent, with or without its sign.
+/// Parses a number of percent, with or without its sign.
 ///
 /// # Errors
 /// The text is not such a number, or is above 100.

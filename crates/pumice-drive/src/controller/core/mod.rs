@@ -77,7 +77,7 @@ pub(crate) use snapshots::{
 };
 pub use snapshots::{Condition, NewSnapshot};
 
-/// Thresholds of a drive for warnings about space, in per cent; 0 disables one.
+/// Thresholds of a drive for warnings about space, in percent; 0 disables one.
 pub const WARN_THRESHOLDS_MAX: usize = 4;
 
 /// Leaves of trimmed ranges reaped in one step: at most 64 K runs, well under a millisecond.

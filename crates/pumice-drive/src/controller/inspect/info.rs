@@ -71,13 +71,13 @@ pub struct Info {
     pub moved_bytes: u64,
     /// Record bytes that the map or the newest checkpoint names.
     pub live_bytes: u64,
-    /// Share of the space for data that is in use, in per cent: 100 exactly while writes are
+    /// Share of the space for data that is in use, in percent: 100 exactly while writes are
     /// refused.
     pub used_percent: f64,
-    /// The thresholds, in per cent, at which this opening warns; lowest first.
+    /// The thresholds, in percent, at which this opening warns; lowest first.
     #[serde(default)]
     pub warn_percent: Vec<u8>,
-    /// The thresholds, in per cent, that the share in use has reached; lowest first.
+    /// The thresholds, in percent, that the share in use has reached; lowest first.
     pub warnings: Vec<u8>,
     /// The drive's problems, the worst first.
     pub alerts: Vec<Alert>,

@@ -78,7 +78,7 @@ pub struct SegmentMap {
     pub cells: Vec<MapCell>,
 }
 
-/// The content of a cell's segments: the state, and live bytes in per cent of the cell's bytes. In
+/// The content of a cell's segments: the state, and live bytes in percent of the cell's bytes. In
 /// JSON an array of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapCell(pub CellState, pub u8);

@@ -4,7 +4,7 @@
 use super::super::drive::Drive;
 
 impl Drive {
-    /// Returns the share of the space for data that is in use, in per cent: 100 exactly while
+    /// Returns the share of the space for data that is in use, in percent: 100 exactly while
     /// writes are refused.
     pub(crate) fn used_percent(&self) -> f64 {
         self.core().used_percent()

@@ -42,7 +42,7 @@ impl Drop for Compacting<'_> {
 }
 
 impl Drive {
-    /// Empties and discards segments until the drive occupies at most `percent` per cent more than
+    /// Empties and discards segments until the drive occupies at most `percent` percent more than
     /// its live bytes, while it is in use. If dropped before its end, it stops where it is.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::format::Superblock;
 pub struct SettingsChange {
     /// Codec for new data. Frames of independent blocks need one that compresses.
     pub codec: Option<Codec>,
-    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
+    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
 }
 
@@ -27,7 +27,7 @@ pub struct SettingsChange {
 pub struct StoredSettings {
     /// Codec for new data.
     pub codec: Codec,
-    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
+    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
 }
 

@@ -30,7 +30,7 @@ pub(super) const SPAN_BYTES: u64 = 32 << 20;
 const RECORD_BYTES: u64 = 1 << 20;
 const DEPTH: u32 = 4;
 
-/// Savings of the made data, in per cent. The first and the last are those of the published
+/// Savings of the made data, in percent. The first and the last are those of the published
 /// results.
 const SAVINGS: [f64; 5] = [98.0, 75.0, 50.0, 25.0, 2.0];
 
@@ -67,7 +67,7 @@ fn kinds() -> impl Iterator<Item = Kind> {
 pub(super) struct Cell {
     /// Kind of the data.
     pub(super) kind: Kind,
-    /// Saving of LZ4 on the data in frames of 32 KiB, in per cent.
+    /// Saving of LZ4 on the data in frames of 32 KiB, in percent.
     pub(super) saved_percent: f64,
     /// The drive without compression is the base.
     #[serde(flatten)]

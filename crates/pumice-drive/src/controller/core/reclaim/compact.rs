@@ -53,7 +53,7 @@ const WAITING_SEGMENTS_MAX: usize = 2;
 pub(crate) struct GivesBack {
     /// Empty segments are freed soon, since the medium benefits from it.
     pub(crate) empty: bool,
-    /// While the host is quiet, segments are emptied down to this excess, in per cent of live
+    /// While the host is quiet, segments are emptied down to this excess, in percent of live
     /// bytes.
     pub(crate) idle_percent: Option<u32>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct GivesBack {
 /// A task for garbage collection in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CompactionJob {
-    /// The excess at which it ends, in per cent of live bytes.
+    /// The excess at which it ends, in percent of live bytes.
     percent: u32,
     /// [`Counters::host_changes`] at its start, if it ends when the host changes something.
     until_changes: Option<u64>,

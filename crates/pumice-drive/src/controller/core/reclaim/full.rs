@@ -17,10 +17,10 @@ use crate::format::{RECORD_HEADER_BYTES, Stream};
 
 use super::super::super::log::Fit;
 
-/// The least distance below a threshold, in per cent of the capacity, that re-arms it.
+/// The least distance below a threshold, in percent of the capacity, that re-arms it.
 const REARM_POINTS: f64 = 2.0;
 
-/// The largest share in use, in per cent, while every write is accepted.
+/// The largest share in use, in percent, while every write is accepted.
 const ACCEPTING_PERCENT_MAX: f64 = 99.9;
 
 /// The events about space that were logged.
@@ -70,7 +70,7 @@ impl Reclaim {
 }
 
 impl Core {
-    /// Returns the share of the space for data that is in use, in per cent.
+    /// Returns the share of the space for data that is in use, in percent.
     pub(crate) fn used_percent(&self) -> f64 {
         if self.is_full() {
             return 100.0;
