@@ -203,8 +203,9 @@ fuzz: ## Run every fuzzer for SECONDS (60) with AddressSanitizer; needs cargo-fu
 			-timeout=10 -rss_limit_mb=1024 -max_len=16384 -print_final_stats=1 -verbosity=0); \
 	done
 
-docs: ## Rewrite the help texts in docs/cli.md from the built program.
+docs: ## Rewrite the help texts in docs/cli.md, and the list of the library, from the source.
 	UPDATE_DOCS=1 $(CARGO) test --locked --package pumice --test it cli_doc
+	UPDATE_DOCS=1 $(CARGO) test --locked --package tidy --lib face
 
 clean: ## Remove everything that was built.
 	$(CARGO) clean
