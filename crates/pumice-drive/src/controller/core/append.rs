@@ -1,4 +1,4 @@
-//! From "the room is there" to "mapped", each in one call: writes and trims of the host, frames
+//! From reserved space to a mapped block, each in one call: writes and trims of the host, frames
 //! that garbage collection moves, parts of a checkpoint.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A call that returns [`Attempt::Wait`] or [`Attempt::Changed`] has appended nothing. Recovery
-//! applies records through the private doors `map_frame`, `map_range` and `map_moved`.
+//! applies records through the private functions `map_frame`, `map_range` and `map_moved`.
 
 use super::super::log::framing::{Span, spans};
 use super::super::log::packing::{
@@ -29,15 +29,15 @@ use crate::format::{
 pub(crate) enum Attempt {
     /// The change is appended and mapped.
     Done,
-    /// There is no room yet: try again after [`Wakes::PROGRESS`].
+    /// There is no space yet: try again after [`Wakes::PROGRESS`].
     Wait,
     /// A leaf of the map is not in memory, or the map has changed since the caller read it: look
-    /// again.
+    /// the mapping up again.
     Changed,
 }
 
 impl Attempt {
-    /// Returns `None` for an attempt that must wait for room.
+    /// Returns `None` for an attempt that must wait for space.
     pub(crate) fn unless_waiting(self) -> Option<Self> {
         (self != Attempt::Wait).then_some(self)
     }
@@ -45,16 +45,16 @@ impl Attempt {
 
 /// A frame that was moved.
 pub(super) struct Moved {
-    /// Where it is.
+    /// Its new place.
     pub(super) to: FramePlace,
-    /// Its former place in a retained segment, if it was moved whole and some of its blocks were
-    /// live, and the batch in which the oldest of them was first written.
+    /// Its former place in a retained segment and the batch in which the oldest of its live blocks
+    /// was first written, if the frame was moved whole and some of its blocks were live.
     pub(super) from: Option<(FramePlace, SeqNo)>,
 }
 
 /// The mapping of a block and the generation of its segment. While both stay the same, so does the
-/// content. A pin would serve as well, but a write holds this while it waits for room, and must not
-/// prevent the freeing of a segment that would make the room.
+/// content. A pin would serve as well, but a write holds this version while it waits for space, and
+/// must not prevent the freeing of the segment that would provide the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     mapping: Mapping,
@@ -69,7 +69,7 @@ impl Version {
     }
 }
 
-/// A block that a write covers only in part, merged with its previous content.
+/// A partly written block, merged with its previous content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge {
     /// The block.
@@ -124,15 +124,15 @@ pub(crate) enum MoveReason {
 pub(crate) struct Move<'a> {
     /// First block of the frame.
     pub(crate) lba: Lba,
-    /// Where it is.
+    /// Its present place.
     pub(crate) from: FramePlace,
     /// Its live blocks when they were encoded.
     pub(crate) pieces: &'a [LivePiece],
-    /// The frames that they become.
+    /// The frames that replace it.
     pub(crate) frames: &'a [MovedFrame<'a>],
     /// Bytes that must fit in the open batch.
     pub(crate) room_bytes: usize,
-    /// Why it is moved.
+    /// Reason for the move.
     pub(crate) reason: MoveReason,
 }
 
@@ -229,13 +229,13 @@ impl Core {
         }
         self.push_range(record);
         if self.reclaim.is_refusing() {
-            // The trim may have made room.
+            // The trim may have freed space.
             self.wake(Wakes::COLLECTOR);
         }
         Ok(Attempt::Done)
     }
 
-    /// Appends the live blocks of a frame at another place and maps them there.
+    /// Appends the live blocks of a frame at another place and maps them to it.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
@@ -260,21 +260,22 @@ impl Core {
         Ok(Attempt::Done)
     }
 
-    /// Returns whether a moved frame, for which there is room, is sealed with the key of the
-    /// segment that receives it: another segment may have been begun since it was encoded.
+    /// Returns whether a moved frame is sealed with the key of the segment that receives it: the
+    /// stream may have begun another segment after the frame was encoded. The batch must have space
+    /// for the frame.
     pub(super) fn has_right_key(&self, frame: &MovedFrame<'_>) -> bool {
         let next = self.log.sealing_generation(Stream::Moved);
         frame.payload.is_empty() || self.settings.cipher.is_same_key(frame.generation, next)
     }
 
-    /// Returns whether frames of a segment stay where a snapshot names them, so that differences
-    /// from it are found by comparing places.
+    /// Returns whether frames of a segment stay at the places that a snapshot names, so that a
+    /// comparison with the snapshot can compare places.
     pub(crate) fn stays_for_snapshot(&self, segment: SegmentId, reason: MoveReason) -> bool {
         let may_move = reason == MoveReason::Repair && !self.snapshots.is_rolling_back();
         self.space.is_retained(segment) && !may_move
     }
 
-    /// Appends a metadata record; `None` if there is no room yet.
+    /// Appends a metadata record. Returns `None` if there is no space yet.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
@@ -291,7 +292,7 @@ impl Core {
         Ok(Some(self.push_meta(position, raw, compressor)))
     }
 
-    /// Puts a metadata record into the open batch of its stream, which has the room.
+    /// Puts a metadata record into the open batch of its stream, which must have space for it.
     pub(super) fn push_meta(
         &mut self,
         position: MetaPosition,
@@ -325,7 +326,7 @@ impl Core {
         self.map.missing(lba, blocks).is_none()
     }
 
-    /// Puts a fill or a trim into the host's open batch, which has the room, and maps it.
+    /// Puts a fill or a trim into the host's open batch, which must have space for it, and maps it.
     fn push_range(&mut self, record: &Record) {
         let record = &self.without_holes(record);
         self.log.open_batch(Stream::Host).push_range(record);
@@ -333,13 +334,14 @@ impl Core {
         self.map_range(record);
     }
 
-    /// Puts a moved frame into the open batch of its stream, which has the room, and maps it.
+    /// Puts a moved frame into the open batch of its stream, which must have space for it, and maps
+    /// it.
     fn push_moved(&mut self, moved: &MovedFrame<'_>) {
         let copy = self.push_copy(moved);
         self.snapshots.note_moved(&mut self.space, copy);
     }
 
-    /// Like [`Core::push_moved`], but the caller notes the frames that snapshots named.
+    /// Like [`Core::push_moved`], but the caller records the frames that snapshots name.
     pub(super) fn push_copy(&mut self, moved: &MovedFrame<'_>) -> Moved {
         let place = self.log.open_batch(Stream::Moved).push_moved(moved);
         assert_eq!(
@@ -356,16 +358,17 @@ impl Core {
     }
 }
 
-/// Returns the table that the map keeps for a frame with this payload, which matches its checksum.
+/// Returns the table that the map stores for a frame with this payload, which matches its checksum.
 pub(crate) fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<BlockTable> {
     if encoding != Encoding::Blocks as u8 || blocks < TABLE_BLOCKS_MIN {
         return None;
     }
-    // Reading a frame that no program would write fails.
+    // A frame that no correct program writes fails when it is read.
     BlockTable::of(payload, blocks.into()).ok()
 }
 
-/// The doors of live traffic and of recovery, through which a record of the log takes effect.
+/// The functions through which a record of the log takes effect, both for live traffic and in
+/// recovery.
 impl Core {
     /// Maps the blocks of a frame that the host wrote; `table` lists its independent blocks.
     #[inline]
@@ -373,17 +376,16 @@ impl Core {
         self.check_place(&place);
         let Self { map, space, .. } = self;
         space.add_live(place.segment, place.charged_bytes());
-        // When moved, it names its source.
+        // When the frame is moved, its record also names its source.
         space.add_burden(place.segment, len_u32(SOURCE_BYTES));
         map.map_frame(lba, place, |dead| space.release_blocks(dead.place, dead.index, dead.count));
         self.note_table(lba, place, table);
     }
 
-    /// Notes the table of a frame whose first block is `lba`, for those of its blocks that are
-    /// mapped.
+    /// Records the table of a frame whose first block is `lba`, for its mapped blocks.
     #[inline]
     pub(crate) fn note_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
-        // Programs that do not know tables refuse only such drives.
+        // Programs that cannot read tables refuse only such drives.
         if self.superblock.has_block_frames {
             self.map.set_table(lba, place, table);
         }
@@ -419,8 +421,8 @@ impl Core {
     }
 
     /// Maps the blocks of a moved frame that still map to their sources; `table` lists its
-    /// independent blocks. A block that does not was written or trimmed after it was copied: its
-    /// copy is dead.
+    /// independent blocks. Any other block was written or trimmed after it was copied, so its copy
+    /// is dead.
     pub(crate) fn map_moved(
         &mut self,
         lba: Lba,
@@ -464,7 +466,7 @@ impl Core {
         assert_eq!(index, place.blocks, "the sources of a moved frame match its blocks");
         let carried = place.charged_bytes().saturating_sub(live_bytes);
         if live_bytes > 0 {
-            // Blocks that are dead already stay as long as the rest.
+            // Dead blocks in the frame stay as long as its live ones.
             space.add_burden(place.segment, carried);
         }
         self.note_table(lba, place, table);

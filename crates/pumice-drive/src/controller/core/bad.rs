@@ -8,31 +8,31 @@
 //! empty        -> stays free, and is never handed out
 //! ```
 //!
-//! A bad segment is never tried again, like a block that a flash drive has retired: a failed append
-//! ends the life of the drive, so each attempt would cost the host one, and a place that became
-//! writable again is the likeliest to fail next. Every drive has a segment to spare
-//! ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone clears the mark by
-//! resizing to a capacity without the segment, and back.
+//! A bad segment is never tried again, like a block that a flash drive has retired. A failed append
+//! ends the use of the drive until it is reopened, so each attempt would cost the host an outage,
+//! and a place that became writable again is the likeliest to fail next. Every drive has a spare
+//! segment ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone clears the mark
+//! by resizing to a capacity without the segment, and back.
 //!
-//! The stream cannot name its next segment itself, as in a full segment: the record would have to
-//! be written in the bad segment.
+//! The stream cannot name its next segment itself, as it does in a full segment: it would have to
+//! write the record to the bad segment.
 
 use super::Core;
 use crate::base::{Error, ErrorKind, SegmentId};
 use crate::format::{BAD_SEGMENTS_MAX, DETOURS_MAX, Detour, Stream, Superblock};
 
 impl Core {
-    /// Notes that an append failed in a segment: the log ends for good.
+    /// Records that an append failed in a segment: the log ends permanently.
     pub(crate) fn append_failed(&mut self, segment: SegmentId, error: &Error) {
-        // An error of another kind says nothing about the place.
+        // An error of another kind does not concern the place.
         if error.kind() == ErrorKind::Medium && !self.log.is_poisoned() {
             self.bad_segment = Some(segment);
         }
         self.poison(error);
     }
 
-    /// Notes that a sync failed: the log ends for good, and no superblock may be written, since it
-    /// is unknown which writes that would make durable.
+    /// Records that a sync failed. The log ends permanently, and no superblock may be written,
+    /// since it is unknown which writes the superblock's sync would make durable.
     pub(crate) fn sync_failed(&mut self, error: &Error) {
         self.bad_segment = None;
         self.poison(error);
@@ -43,8 +43,8 @@ impl Core {
         self.bad_segment
     }
 
-    /// Returns the superblock that names the new bad segment, for one write; `None` if there is
-    /// none, or no room to name it. The caller has the turn, and no sync is under way.
+    /// Returns the superblock that names the new bad segment, for one write; `None` if there is no
+    /// bad segment, or no space to name it. The caller holds the turn, and no sync is under way.
     pub(crate) fn superblock_with_bad_segment(&mut self) -> Option<Superblock> {
         let segment = self.bad_segment.take()?;
         let mut superblock = self.next_superblock();
@@ -56,7 +56,7 @@ impl Core {
         Some(superblock)
     }
 
-    /// Notes, while the drive is opened, that bytes written in a segment cannot be read.
+    /// Records, while the drive is opened, that bytes written to a segment cannot be read.
     pub(crate) fn note_bad_segment(&mut self, segment: SegmentId, superblock: &mut Superblock) {
         let is_new = !superblock.bad_segments.contains(&segment);
         if is_new && superblock.bad_segments.len() < BAD_SEGMENTS_MAX {
@@ -65,9 +65,9 @@ impl Core {
         }
     }
 
-    /// Continues every stream whose segment is bad in another one, and adds the detours to
+    /// Continues every stream whose segment is bad in another segment, and adds the detours to
     /// `superblock`, which must be made durable before any batch is written. Without a free
-    /// segment, or room for a detour, the streams stay where they are.
+    /// segment, or space for a detour, the streams stay where they are.
     pub(crate) fn leave_bad_segments(&mut self, superblock: &mut Superblock) {
         // Detours beyond the end of the log are invalid.
         let known = self.checkpoints.checkpointed()..=self.log.sealed_seq();

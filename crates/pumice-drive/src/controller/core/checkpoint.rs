@@ -5,9 +5,9 @@
 //!    \________________________ given up: abandon _______________________________/
 //! ```
 //!
-//! `maintenance::checkpoint` has the order of the steps and the I/O. Invariant: the newest
-//! checkpoint contains everything up to batch `checkpointed`, which never moves back and never
-//! passes the watermark.
+//! `maintenance::checkpoint` defines the order of the steps and performs the I/O. Invariant: the
+//! newest checkpoint contains everything up to batch `checkpointed`, which never moves back and
+//! never passes the watermark.
 
 use super::super::log::packing::{MetaRecord, meta_bytes_max};
 use super::super::log::{ChainEnd, Totals};
@@ -20,24 +20,24 @@ use crate::format::{
     OpenedSegment, Root, Snapshot, Stream, StreamTail, Superblock, TableEntry, encode_page,
 };
 
-/// Checkpoints may take one part in this number of the bytes written to the medium.
+/// Checkpoints may use one part in this number of the bytes written to the medium.
 const COST_DIVISOR: u64 = 50;
 
-/// Bytes of log below which a checkpoint is not worth its two syncs; recovery reads them in a tenth
-/// of a second.
+/// Bytes of log below which a checkpoint is not worth its two syncs. Recovery reads this amount in
+/// a tenth of a second.
 const DISTANCE_BYTES_MIN: u64 = 64 << 20;
 
-/// Leaves that may have changed since the last checkpoint: recovery reads most of them one by one,
-/// which takes 0.7 s on a medium of 50,000 reads per second. Reached only by writes scattered over
-/// 128 GiB and more.
+/// Leaves that may have changed since the last checkpoint. Recovery reads most of them one by one,
+/// which takes 0.7 s on a medium with 50,000 reads per second. Only writes scattered over 128 GiB
+/// or more reach this limit.
 const DIRTY_LEAVES_MAX: usize = 32 << 10;
 
 /// The newest checkpoint.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewestCheckpoint {
-    /// The batch up to which it contains everything.
+    /// The last batch whose changes, and all earlier ones, it contains.
     pub(crate) checkpointed: SeqNo,
-    /// Media bytes of the drive's life when it was begun.
+    /// Media bytes of the drive's life when the checkpoint was begun.
     pub(crate) begun_at_bytes: u64,
     /// The places of its lists and its root.
     pub(crate) lists: Vec<MetadataAddress>,
@@ -46,9 +46,10 @@ pub(crate) struct NewestCheckpoint {
 /// The checkpoints of one drive.
 pub(crate) struct Checkpoints {
     newest: NewestCheckpoint,
-    /// Media bytes of metadata sealed since it was begun: the cost of the checkpoint itself.
+    /// Media bytes of metadata sealed since the checkpoint was begun: the cost of the checkpoint
+    /// itself.
     own_bytes: u64,
-    /// Whether some task has the turn to change checkpoint and superblock.
+    /// Whether a task holds the turn to change checkpoint and superblock.
     is_running: bool,
     /// Metadata segments opened since the running checkpoint was begun.
     opened_segments: Vec<OpenedSegment>,
@@ -57,14 +58,14 @@ pub(crate) struct Checkpoints {
     lacks_space: bool,
 }
 
-/// A leaf for a checkpoint to write.
+/// A leaf that a checkpoint must write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingLeaf {
     leaf: u64,
     content: LeafContent,
 }
 
-/// The content of a checkpoint as of the moment at which it was begun.
+/// The content of a checkpoint as of its beginning.
 pub(crate) struct Begun {
     /// The root, without the lists and the segments that are opened for the checkpoint.
     pub(crate) root: Root,
@@ -72,7 +73,7 @@ pub(crate) struct Begun {
     pub(crate) table: Vec<TableEntry>,
     /// The dropped ranges.
     pub(crate) dropped: Vec<DroppedRange>,
-    /// The snapshots after it.
+    /// The snapshots that exist once it is complete.
     pub(crate) snapshots: Vec<Snapshot>,
     /// The forwarding tables that it must write.
     pub(crate) forwards: Vec<PendingPiece>,
@@ -111,15 +112,16 @@ impl Checkpoints {
         self.is_running
     }
 
-    /// Notes that a batch was sealed.
+    /// Records that a batch was sealed.
     pub(super) fn batch_sealed(&mut self, stream: Stream, media_bytes: u64) {
         if self.is_running && stream == Stream::Meta {
             self.own_bytes = self.own_bytes.saturating_add(media_bytes);
         }
     }
 
-    /// Notes that a stream continues in a segment. Only metadata matters: recovery reads the
-    /// records that a checkpoint names before the following log, which would announce the segment.
+    /// Records that a stream continues in a segment. Only metadata segments are recorded: recovery
+    /// reads the records that a checkpoint names before the subsequent log, which would announce
+    /// the segment.
     pub(super) fn segment_opened(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
         if self.is_running && stream == Stream::Meta {
             assert!(
@@ -132,7 +134,7 @@ impl Checkpoints {
 }
 
 impl Core {
-    /// Takes the turn to change checkpoint and superblock; returns whether it was free.
+    /// Acquires the turn to change checkpoint and superblock. Returns whether the turn was free.
     pub(crate) fn take_turn(&mut self) -> bool {
         !std::mem::replace(&mut self.checkpoints.is_running, true)
     }
@@ -149,15 +151,15 @@ impl Core {
     }
 
     /// Returns whether another checkpoint is due: enough was written since the last one, or enough
-    /// of the map is dirty. Until recovery would take about a second, a checkpoint waits until it
+    /// of the map is dirty. Up to a recovery time of about one second, a checkpoint waits until it
     /// costs no more than 2 % of the bytes written. Bytes that a checkpoint writes do not count: on
-    /// an idle drive they would cause the next one.
+    /// an idle drive they would cause the next checkpoint.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let checkpoints = &self.checkpoints;
         if checkpoints.is_running {
             return false;
         }
-        // Requests wait for it, however little was written: moving metadata dirties leaves, too.
+        // Requests wait for it, however little was written: moving metadata also dirties leaves.
         if self.has_too_many_changed_leaves() || self.snapshots.has_long_tables() {
             return true;
         }
@@ -173,9 +175,9 @@ impl Core {
             || self.map.dirty_leaves() > DIRTY_LEAVES_MAX
     }
 
-    /// Returns whether changes must wait until a checkpoint has made leaves of the map clean, since
-    /// only clean leaves can be evicted; or until one is complete, because recovery could not hold
-    /// all leaves that changed since the last.
+    /// Returns whether changes must wait for a checkpoint. Either the checkpoint must make leaves
+    /// of the map clean, since only clean leaves can be evicted, or it must complete, because
+    /// recovery could not store all leaves that changed since the last one.
     pub(crate) fn must_wait_for_checkpoint(&mut self) -> bool {
         let is_over = self.has_too_many_changed_leaves();
         if is_over && !self.checkpoints.is_running {
@@ -184,10 +186,9 @@ impl Core {
         is_over
     }
 
-    /// Twice the bytes that may be dirty may have changed since the last checkpoint: those that a
-    /// running checkpoint writes, and those that change in the meantime. So a failed attempt, or a
-    /// crash in it, followed by another leaves no more than that to recovery: see
-    /// [`super::super::recovery`].
+    /// The limit is twice the bytes that may be dirty: the leaves that a running checkpoint writes,
+    /// and the leaves that change in the meantime. A failed or interrupted attempt followed by
+    /// another one therefore leaves no more than that to recovery: see [`super::super::recovery`].
     fn has_too_many_changed_leaves(&self) -> bool {
         let most = self.reserves.dirty_bytes_max;
         self.map.dirty_bytes() + self.map.frozen_bytes() > most
@@ -198,10 +199,10 @@ impl Core {
     /// content of the checkpoint as of this moment. Dirty leaves become pending.
     ///
     /// # Errors
-    /// As [`Core::check_action`], if the action cannot be met; nothing is begun then.
+    /// Those of [`Core::check_action`], if the action is impossible; nothing is begun.
     ///
     /// # Panics
-    /// If the turn was not taken, or a checkpoint is running.
+    /// If the caller does not hold the turn, or a checkpoint is running.
     pub(crate) fn begin_checkpoint(&mut self, action: CheckpointAction) -> Result<Begun> {
         self.check_turn();
         self.check_action(&action)?;
@@ -271,13 +272,13 @@ impl Core {
         Ok(Begun { root, table, dropped, snapshots, forwards })
     }
 
-    /// Asserts that some task has the turn to change checkpoint and superblock.
+    /// Asserts that a task holds the turn to change checkpoint and superblock.
     fn check_turn(&self) {
         assert!(self.checkpoints.is_running, "checkpoint and superblock change in turn");
     }
 
-    /// Returns the next leaf to write, each once, in order; `None` at the end. Appends its content
-    /// as of the beginning of the checkpoint to `raw`, unless it is one hole or fill.
+    /// Returns the next leaf to write, each once, in order; `None` at the end. Appends the leaf's
+    /// content as of the beginning of the checkpoint to `raw`, unless the leaf is one hole or fill.
     pub(crate) fn next_leaf(&mut self, raw: &mut Vec<u8>) -> Option<PendingLeaf> {
         self.check_turn();
         assert!(raw.is_empty(), "a leaf is written alone");
@@ -285,7 +286,7 @@ impl Core {
         Some(PendingLeaf { leaf, content: self.map.pending_content(leaf, raw) })
     }
 
-    /// Appends a leaf that [`Core::next_leaf`] returned; returns whether there was room.
+    /// Appends a leaf that [`Core::next_leaf`] returned. Returns whether there was space.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
@@ -310,7 +311,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Appends a directory page that the leaves changed; returns whether there was room.
+    /// Appends a directory page that the leaves changed. Returns whether there was space.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
@@ -325,7 +326,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Appends a piece of a forwarding table; returns whether there was room.
+    /// Appends a piece of a forwarding table. Returns whether there was space.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
@@ -344,7 +345,7 @@ impl Core {
     }
 
     /// Appends the root, which names the segments opened for the checkpoint, including its own, and
-    /// seals it; `None` if there is no room yet.
+    /// seals it. Returns `None` if there is no space yet.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
@@ -355,7 +356,7 @@ impl Core {
     ) -> Result<Option<MetaRecord>> {
         self.check_turn();
         assert!(root.watermark <= self.log.sealed_seq(), "a root covers only sealed batches");
-        // Making room may open another segment.
+        // Reserving space may open another segment.
         root.opened_segments.clone_from(&self.checkpoints.opened_segments);
         let one_more = OpenedSegment { segment: SegmentId(0), generation: 0, stream: Stream::Meta };
         root.opened_segments.push(one_more);
@@ -377,8 +378,8 @@ impl Core {
         Ok(Some(appended))
     }
 
-    /// Ends a checkpoint that both superblock slots name: records that only the previous one named
-    /// are dead.
+    /// Ends a checkpoint that both superblock slots name: records that only the previous checkpoint
+    /// named are dead.
     pub(crate) fn end_checkpoint(
         &mut self,
         root: &Root,
@@ -403,7 +404,7 @@ impl Core {
         self.check_invariants();
     }
 
-    /// Wakes all work that waited for a checkpoint, whether it was written or not.
+    /// Wakes all work that waited for a checkpoint, whether or not the checkpoint was written.
     pub(crate) fn checkpoint_ended(&mut self, result: &Result<()>) {
         let error = result.as_ref().err().map(Error::kind);
         self.checkpoints.lacks_space = error == Some(ErrorKind::NoSpace);
@@ -411,7 +412,7 @@ impl Core {
         self.wake(Wakes::COLLECTOR);
     }
 
-    /// Abandons a checkpoint: the next one will name the leaves and pages that it wrote; its
+    /// Abandons a checkpoint: the next one will name the leaves and pages that this one wrote; its
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
     pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
         self.check_turn();
@@ -429,9 +430,8 @@ impl Core {
         }
     }
 
-    /// Returns the bytes of a segment that are live because the newest checkpoint names them,
-    /// although the present map does not: lists, its root, and records that the next checkpoint
-    /// will not name.
+    /// Returns the bytes of a segment that are live only because the newest checkpoint names them,
+    /// not the present map: lists, the root, and records that the next checkpoint will not name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
         let tables = self.forwards().metadata();
@@ -454,7 +454,7 @@ impl Core {
         let mut superblock = self.superblock.clone();
         superblock.watermark = durable.seq;
         superblock.watermark_checksum = durable.checksum;
-        // A checkpoint after a detour has the stream's new tail.
+        // A checkpoint taken after a detour records the stream's new tail.
         let checkpointed = self.checkpoints.checkpointed();
         superblock.detours.retain(|detour| detour.seq >= checkpointed);
         superblock
@@ -466,16 +466,17 @@ impl Core {
         slot.expect("a medium has two superblock slots")
     }
 
-    /// Notes that the superblock in a slot is durable.
+    /// Records that the superblock in a slot is durable.
     pub(crate) fn superblock_slot_written(&mut self, slot: u32) {
         self.check_turn();
         assert_ne!(slot, self.superblock_slot, "the only valid superblock is not overwritten");
         self.superblock_slot = slot;
     }
 
-    /// Notes that a superblock is durable in both slots.
+    /// Records that a superblock is durable in both slots.
     pub(crate) fn set_superblock(&mut self, superblock: Superblock) {
-        // Equal only if the counter, which is read from the medium, has reached its maximum.
+        // They are equal only if the revision, which is read from the medium, has reached its
+        // maximum.
         assert!(superblock.revision >= self.superblock.revision, "revisions never decrease");
         let before = &self.superblock;
         assert_eq!(superblock.uuid, before.uuid, "a drive keeps its identity");
@@ -485,11 +486,11 @@ impl Core {
         self.check_invariants();
     }
 
-    /// Checks that the end of the log is as a superblock marked "closed in order" claims.
+    /// Checks that the log ends as a superblock marked "closed in order" claims.
     ///
     /// # Errors
-    /// `Busy` if something was appended after the last flush. Marking that as durable would make
-    /// its loss look like damage; an unclean end is always safe.
+    /// `Busy` if something was appended after the last flush. If such a superblock marked it as
+    /// durable, its loss would look like damage; an unclean end is always safe.
     pub(crate) fn check_all_is_durable(&self) -> Result<()> {
         let has_open_records =
             Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));

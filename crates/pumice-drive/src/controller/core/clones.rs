@@ -1,9 +1,10 @@
-//! The state of clones. On the side of the origin: the snapshots that have clones, whose frames
-//! stay where they are. On the side of the clone: the holes that are not zeroes.
+//! The state of clones. For an origin: the snapshots that have clones, whose frames stay in place.
+//! For a clone: the holes that are not zeroes.
 //!
 //! Another process reads a cloned snapshot, with the forwarding tables that it found when it opened
-//! the drive. So no segment that such a snapshot needs is emptied, from the step that begins the
-//! checkpoint which names the clone: that checkpoint has the tables of all segments emptied before.
+//! the drive. Therefore no segment that such a snapshot needs is emptied after the step that begins
+//! the checkpoint which names the clone: that checkpoint contains the tables of all segments
+//! emptied before.
 
 use super::super::map::{Lookup, Mapping};
 use super::{Attempt, Core};
@@ -12,8 +13,8 @@ use crate::base::{Lba, Result, SeqNo};
 use crate::format::{Record, Snapshot};
 
 impl Core {
-    /// Returns the number of blocks of the disk, from the first on, that read from the origin of a
-    /// clone where they are holes; 0 if the drive is no clone, or its disk was flattened.
+    /// Returns the number of blocks, from the start of the disk, whose holes read from the origin
+    /// of the clone; 0 if the drive is no clone, or its disk was flattened.
     #[inline]
     pub(crate) fn inherited_blocks(&self) -> u64 {
         match &self.superblock.origin {
@@ -22,11 +23,11 @@ impl Core {
         }
     }
 
-    /// Returns the batch from which on nothing reads from the origin, if no block of the disk does,
-    /// and the number of older snapshots.
+    /// Returns the batch from which no block of the disk reads from the origin, provided that none
+    /// reads from it now, and the number of older snapshots.
     pub(crate) fn flat_since(&self) -> (SeqNo, u32) {
         let known = Some(self.superblock.flat_since).filter(|&since| since > SeqNo(0));
-        // The first batch has number 1.
+        // Batch numbers start at 1.
         let since = known.unwrap_or(self.log.sealed_seq().max(SeqNo(1)));
         let older = |entry: &Snapshot| entry.watermark < since;
         let older = self.snapshots.kept().iter().filter(|kept| older(&kept.entry)).count();
@@ -41,7 +42,7 @@ impl Core {
         flat_since > SeqNo(0) && !self.snapshots.next_list().iter().any(reads)
     }
 
-    /// Notes that the disk is rolled back to a snapshot, which may read from the origin where the
+    /// Records that the disk is rolled back to a snapshot, which may read from the origin where the
     /// disk does not.
     pub(super) fn inherit_as(&mut self, snapshot: SeqNo) {
         if snapshot < self.superblock.flat_since {
@@ -49,8 +50,8 @@ impl Core {
         }
     }
 
-    /// Returns a record that makes blocks zeroes like `record`: a trim of blocks that a clone would
-    /// then read from its origin becomes a fill.
+    /// Returns a record that zeroes the same blocks as `record`: a trim of blocks that a clone
+    /// would then read from its origin becomes a fill.
     pub(super) fn without_holes(&self, record: &Record) -> Record {
         match *record {
             Record::Trim { lba, lba_count } if lba < Lba(self.inherited_blocks()) => {

@@ -1,7 +1,7 @@
 //! Counters of one drive. Every byte counter names its layer.
 //!
 //! `host_bytes`, `frame_bytes`, `media_bytes` and `moved_bytes` cover the drive's life: batch
-//! headers carry them. The rest count from the opening.
+//! headers carry them. The other counters start at 0 when the drive is opened.
 
 use super::Totals;
 
@@ -20,7 +20,7 @@ pub(crate) struct Counters {
     pub(crate) meta_bytes: Counter,
     /// Bytes the host read.
     pub(crate) host_read_bytes: Counter,
-    /// Bytes read from the medium for it.
+    /// Bytes read from the medium to serve host reads.
     pub(crate) media_read_bytes: Counter,
     /// Host writes.
     pub(crate) writes: Counter,
@@ -44,7 +44,7 @@ pub(crate) struct Counters {
     pub(crate) merged_blocks: Counter,
     /// Small reads served from a decoded frame.
     pub(crate) frame_cache_hits: Counter,
-    /// Reads that met damage.
+    /// Reads that encountered damage.
     pub(crate) corrupt_reads: Counter,
     /// Frames that were damaged, or could not be read, and were restored from parity for a read.
     pub(crate) restored_reads: Counter,
@@ -78,7 +78,7 @@ impl Counters {
     }
 }
 
-/// A number that only grows. It saturates, because its initial value is read from the medium.
+/// A number that only grows. Additions saturate, because the initial value is read from the medium.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(u64);
 

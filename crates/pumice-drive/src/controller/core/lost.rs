@@ -6,10 +6,10 @@
 //!              then the leaf is written like any other
 //! ```
 //!
-//! From then on the leaf is an ordinary one, and its blocks fail to be read until they are written
-//! or trimmed. Frames that it mapped before still count as live in their segments, since their
-//! places are unknown; garbage collection counts them as dead once a scan of the whole segment
-//! shows that the map names nothing more in it.
+//! Once marked as lost, a leaf is an ordinary leaf whose blocks cannot be read until they are
+//! written or trimmed. Frames that it mapped before still count as live in their segments, since
+//! their places are unknown. Garbage collection counts them as dead once a scan of the whole
+//! segment shows that the map names nothing more in it.
 
 use super::super::map::{LEAF_BLOCKS, Leaf, Mapping};
 use super::super::place::blocks_of_frame;
@@ -22,15 +22,15 @@ use crate::format::{DirectoryEntry, RECORD_HEADER_BYTES, Stream};
 /// Bytes of the records for a leaf, if each block needs one.
 const RECORDS_BYTES: usize = LEAF_BLOCKS as usize * RECORD_HEADER_BYTES;
 
-/// Attempts to read a damaged leaf before it is given up: the fault may be in the read.
+/// Attempts to read a damaged leaf before it is declared lost: the fault may be in the read.
 pub(crate) const LOSE_ATTEMPTS: u32 = 5;
 
 /// The lost leaves of the map.
 #[derive(Debug, Default)]
 pub(super) struct LostLeaves {
-    /// Leaves over the drive's life.
+    /// Number of lost leaves over the drive's life.
     count: u32,
-    /// Lost leaves in memory that are written at the next checkpoint.
+    /// Lost leaves in memory that the next checkpoint will write.
     waiting: Vec<u64>,
 }
 
@@ -51,8 +51,8 @@ impl Core {
         !self.lost.waiting.is_empty()
     }
 
-    /// Marks a leaf whose record is damaged beyond restoring as lost, so that the drive can change
-    /// and free everything around it.
+    /// Marks a leaf whose record is damaged beyond restoring as lost, so that everything around it
+    /// can be changed and freed.
     pub(crate) fn lose_leaf(&mut self, leaf: u64) {
         let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return };
         let first = leaf * u64::from(LEAF_BLOCKS);
@@ -76,7 +76,8 @@ impl Core {
     }
 
     /// Appends frames without content for blocks of a lost leaf that were not written since, and
-    /// maps them there; the last lost leaf first. `None` if there is no room yet.
+    /// maps the blocks to them. Processes the last lost leaf first. Returns `None` if there is no
+    /// space yet.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
@@ -113,16 +114,16 @@ impl Core {
         self.space.stream(segment) == Stream::Meta
     }
 
-    /// Counts everything in a segment of frames as dead, because the log says that it was reused,
-    /// if a leaf was lost: nothing says when the frames that it mapped died.
+    /// Counts everything in a segment of frames as dead if a leaf was lost. The log shows that the
+    /// segment was reused, but not when the frames that the leaf mapped died.
     pub(crate) fn forget_reused(&mut self, segment: SegmentId) {
         if self.lost.count > 0 && !self.has_metadata(segment) {
             self.space.release(segment, self.space.live_bytes_of(segment));
         }
     }
 
-    /// Counts everything in a segment as dead that a scan of all of it has not found to be live, if
-    /// a leaf was lost. Returns whether a leaf was lost.
+    /// If a leaf was lost, counts everything in a segment as dead except the bytes that a scan of
+    /// the whole segment has found to be live. Returns whether a leaf was lost.
     pub(crate) fn forget_live(&mut self, segment: SegmentId) -> bool {
         if self.lost.count == 0 {
             return false;

@@ -17,13 +17,13 @@
 //!
 //! The core orders and places. Its methods take `&self` or `&mut self` and return; they await
 //! nothing, do no I/O, read no clock, and hold no lock, no cell and no waker. Each call is atomic:
-//! "the room is there" and "the block is mapped" are one step because they are one method, and no
-//! other request can come between. When a change may let others continue, the core notes it in
-//! [`Wakes`]; the shell wakes their queues after the call.
+//! reserving the space and mapping the block are one method, so no other request can run in
+//! between. When a change may let others continue, the core records it in [`Wakes`]; the shell
+//! wakes their queues after the call.
 //!
-//! **Recovery** builds a core from the newest checkpoint and then calls the same private doors as
-//! live traffic for every record of the log after it: `map_frame`, `map_range`, `map_moved`,
-//! `enter_segment`, `note_batch`. So a replay arrives at the state that the drive had.
+//! **Recovery** builds a core from the newest checkpoint and then calls the same private functions
+//! as live traffic for every later record of the log: `map_frame`, `map_range`, `map_moved`,
+//! `enter_segment`, `note_batch`. A replay therefore ends in the state that the drive had.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -77,13 +77,14 @@ pub(crate) use snapshots::{
 };
 pub use snapshots::{Condition, NewSnapshot};
 
-/// Thresholds of a drive for warnings about space, in percent; 0 disables one.
+/// Maximum number of thresholds for warnings about space. A threshold is a percentage; 0 disables
+/// it.
 pub const WARN_THRESHOLDS_MAX: usize = 4;
 
 /// Leaves of trimmed ranges reaped in one step: at most 64 K runs, well under a millisecond.
 const REAP_STEPS: u32 = 64;
 
-/// Queues of the shell whose waiters must look again.
+/// Queues of the shell whose waiters must check again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wakes(u8);
 
@@ -119,7 +120,7 @@ impl Wakes {
 /// The parts of [`super::OpenOptions`] that the core uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The keys of the drive.
+    /// Whether the medium makes appends durable without a sync.
     pub(crate) cipher: Cipher,
     /// Whether writes are refused.
     pub(crate) is_read_only: bool,
@@ -127,23 +128,23 @@ pub(crate) struct Settings {
     pub(crate) has_durable_appends: bool,
     /// Whether the medium prefers appends into bytes that were written before.
     pub(crate) prefers_written: bool,
-    /// Bytes of the map's leaves to keep in memory.
+    /// Bytes of the map's leaves to cache in memory.
     pub(crate) map_cache_bytes: usize,
-    /// Bytes of log between checkpoints, at most.
+    /// Maximum number of log bytes between checkpoints.
     pub(crate) checkpoint_bytes: u64,
-    /// The space that is given back to the medium although nothing needs it.
+    /// The space that is returned to the medium without being needed for new data.
     pub(crate) gives_back: GivesBack,
-    /// Thresholds for warnings about space, instead of those of the superblock.
+    /// Thresholds for warnings about space that replace those of the superblock.
     pub(crate) warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
 }
 
 /// The source that serves a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Located {
-    /// Its mapping, the number of blocks from it on in the same run, and the generation of the
+    /// Its mapping, the number of blocks from it to the end of the run, and the generation of the
     /// frame's segment.
     Run { mapping: Mapping, blocks: u64, generation: u64 },
-    /// The leaf of this number must be loaded first.
+    /// The leaf with this number must be loaded first.
     Missing(u64),
 }
 
@@ -159,7 +160,7 @@ pub(crate) struct Restored {
     pub(crate) tails: [Option<Tail>; Stream::COUNT],
 }
 
-/// The place to load a leaf from.
+/// The place from which a leaf is loaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafPlace {
     /// The place.
@@ -168,18 +169,18 @@ pub(crate) struct LeafPlace {
     pub(crate) generation: u64,
 }
 
-/// The disk whose map the core has.
+/// The kind of disk that the core maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The disk of the host.
     Drive,
     /// A snapshot, whose map names frames that may have been moved.
     View,
-    /// A bookmark, whose frames may be gone.
+    /// A bookmark, whose frames may have been freed.
     Bookmark,
 }
 
-/// An operation on the whole drive, of which one runs at a time.
+/// An operation on the whole drive. At most one runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exclusive {
     /// Size or capacity is being changed.
@@ -209,7 +210,7 @@ pub(crate) struct Core {
     exclusive: Option<Exclusive>,
     /// Whether [`Core::end`] was called.
     is_ending: bool,
-    /// The newest empty batch, which vouches for the batches before it; 0 if there is none.
+    /// The newest empty batch, which confirms the batches before it; 0 if there is none.
     vouching: SeqNo,
     /// The segment in which an append failed, until the superblock names it.
     bad_segment: Option<SegmentId>,
@@ -217,7 +218,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Creates the core that recovery starts with, which takes no writes before [`Core::start`].
+    /// Creates the core that recovery starts with. It accepts no writes before [`Core::start`].
     pub(crate) fn new(superblock: Superblock, settings: Settings, restored: Restored) -> Self {
         let Restored { map, space, newest, tails } = restored;
         let shape = superblock.shape();
@@ -277,7 +278,7 @@ impl Core {
         }
         let mut superblock = superblock;
         if self.kind != Kind::Drive {
-            // The map of a snapshot names segments that the drive had then.
+            // The map of a snapshot names segments that existed when it was taken.
             superblock.segment_count = self.space.segment_count();
         }
         let Superblock { epoch, uuid, .. } = superblock;
@@ -309,13 +310,13 @@ impl Core {
         self.settings.cipher.seal_bytes()
     }
 
-    /// Returns the queues that must be woken since the last call.
+    /// Returns the queues that must be woken, and clears them.
     #[inline]
     pub(crate) fn take_wakes(&mut self) -> Wakes {
         std::mem::take(&mut self.wakes)
     }
 
-    /// Notes that the waiters of a queue must look again.
+    /// Records that the waiters of a queue must check again.
     #[inline]
     pub(crate) fn wake(&mut self, queue: Wakes) {
         assert!(!queue.is_empty(), "a wake names a queue");
@@ -378,7 +379,7 @@ impl Core {
         &mut self.counters
     }
 
-    /// Returns the limits within which places on this drive must lie.
+    /// Returns the bounds of valid places on this drive.
     pub(crate) fn map_limits(&self) -> MapLimits {
         MapLimits {
             seal_bytes: len_u32(self.seal_bytes()),
@@ -387,7 +388,7 @@ impl Core {
         }
     }
 
-    /// Begins the end of the drive: no request may follow, and every task ends.
+    /// Begins to close the drive: no request may follow, and every task ends.
     pub(crate) fn end(&mut self) {
         self.is_ending = true;
         for queue in [Wakes::COLLECTOR, Wakes::PROGRESS, Wakes::CHECKPOINTER, Wakes::WARMER] {
@@ -412,7 +413,7 @@ impl Core {
         self.superblock.size_bytes
     }
 
-    /// Checks that a range lies on the disk.
+    /// Checks that a range is within the disk.
     ///
     /// # Errors
     /// `InvalidInput`.
@@ -428,7 +429,7 @@ impl Core {
     /// Checks that a range may be read.
     ///
     /// # Errors
-    /// `InvalidInput` beyond the end, and of a bookmark.
+    /// `InvalidInput` beyond the end of the disk, and for a bookmark.
     #[inline]
     pub(crate) fn check_readable(&self, offset: u64, len: u64) -> Result<()> {
         self.check_range(offset, len)?;
@@ -439,7 +440,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that a change of a range may run.
+    /// Checks that a change of a range is permitted.
     ///
     /// # Errors
     /// `InvalidInput`, `ReadOnly` or `Poisoned`.
@@ -455,7 +456,7 @@ impl Core {
         self.log.check_poison()
     }
 
-    /// Returns the source that serves a block, and notes that its leaf was used.
+    /// Returns the source that serves a block, and marks its leaf as used.
     #[inline]
     pub(crate) fn locate(&mut self, lba: Lba) -> Located {
         match self.map.lookup(lba) {
@@ -478,7 +479,7 @@ impl Core {
         }
     }
 
-    /// Keeps a segment from being freed until [`Core::unpin`].
+    /// Protects a segment from being freed until [`Core::unpin`].
     #[inline]
     pub(crate) fn pin(&mut self, segment: SegmentId) {
         self.space.pin(segment);
@@ -490,10 +491,10 @@ impl Core {
         self.space.unpin(segment);
     }
 
-    /// Marks a segment as open, as recovery finds it.
+    /// Marks a segment that recovery found open as open.
     ///
     /// # Errors
-    /// `Corrupt` if it cannot have been opened.
+    /// `Corrupt` if the segment cannot have been opened.
     pub(crate) fn occupy_segment(
         &mut self,
         stream: Stream,
@@ -503,31 +504,31 @@ impl Core {
         self.space.occupy(segment, stream, generation)
     }
 
-    /// Installs the tables through which a snapshot or a bookmark is read: from now on
-    /// [`Core::locate`] returns the present places of frames, not those that the map names.
+    /// Installs the tables through which a snapshot or a bookmark is read: afterwards
+    /// [`Core::locate`] returns the present places of frames, not the places that the map names.
     pub(crate) fn read_through(&mut self, forwards: Forwards, kind: Kind) {
         assert_ne!(kind, Kind::Drive, "the tables of a drive come with its snapshots");
         *self.snapshots.forwards_mut() = forwards;
         self.kind = kind;
     }
 
-    /// Returns the kind of disk whose map this is.
+    /// Returns the kind of disk that the core maps.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
+    /// Installs a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
     /// loaded, moved or reaped in the meantime.
     pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetadataAddress, content: Leaf) {
         self.map.install(leaf, place, content);
     }
 
-    /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
+    /// Retains leaves in memory once they are loaded, until the next call; `None` releases them.
     pub(crate) fn keep_leaves(&mut self, leaves: Option<KeptLeaves>) {
         self.map.keep(leaves);
     }
 
-    /// Returns the place to load a leaf from, if it must be loaded.
+    /// Returns the place from which a leaf must be loaded, if it is not in memory.
     pub(crate) fn leaf_to_load(&self, leaf: u64) -> Option<LeafPlace> {
         let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return None };
         Some(LeafPlace { place, generation: self.space.generation(place.segment) })
@@ -541,28 +542,29 @@ impl Core {
         moved.map_or(from, |(place, generation)| LeafPlace { place, generation })
     }
 
-    /// Returns the place of a leaf whose content is the one stored there: see [`L2p::stored_leaf`].
+    /// Returns the place of the record that stores a leaf's present content: see
+    /// [`L2p::stored_leaf`].
     pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<LeafPlace> {
         let place = self.map.stored_leaf(leaf)?;
         Some(LeafPlace { place, generation: self.space.generation(place.segment) })
     }
 
     /// Makes the next checkpoint rewrite a leaf elsewhere, if its newest version is at `place`.
-    /// Returns false if the leaf must be loaded first. The number may come from the medium.
+    /// Returns `false` if the leaf must be loaded first. The leaf number may come from the medium.
     pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetadataAddress) -> bool {
         !self.map.is_current_leaf(leaf, place) || self.map.touch_leaf(leaf)
     }
 
     /// Makes the next checkpoint rewrite a directory page elsewhere, if its newest version is at
-    /// `place`. The number may come from the medium.
+    /// `place`. The page number may come from the medium.
     pub(crate) fn touch_page(&mut self, page: u32, place: MetadataAddress) {
         if self.map.is_current_page(page, place) {
             self.map.touch_page(page);
         }
     }
 
-    /// Makes the next checkpoint rewrite a leaf that is in memory, or a directory page, elsewhere,
-    /// if its newest version is at `place`. Every checkpoint writes all other metadata anyway. Does
+    /// Makes the next checkpoint rewrite a leaf in memory, or a directory page, elsewhere, if its
+    /// newest version is at `place`. Every checkpoint rewrites all other metadata anyway. Does
     /// nothing on a read-only drive.
     pub(crate) fn rewrite_metadata(&mut self, kind: MetaKind, number: u64, place: MetadataAddress) {
         match kind {
@@ -607,24 +609,24 @@ impl Core {
         reap
     }
 
-    /// Returns the next batch for a writer, which is in flight from now on.
+    /// Returns the next batch for a writer and marks it as in flight.
     pub(crate) fn next_to_write(&mut self) -> Option<BatchToWrite> {
         self.log.next_to_write()
     }
 
-    /// Notes that the medium had no space for a batch, which must be written again. Requests that
-    /// wait for it, or that need room, fail until then.
+    /// Records that the medium had no space for a batch, which must be written again. Until then,
+    /// requests that wait for the batch or need space fail.
     pub(crate) fn batch_lacks_space(&mut self, seq: SeqNo, error: &Error) {
         self.warn_of_full_medium(error);
         self.log.not_written(seq);
         self.reclaim.zeroing_failed();
         self.wake(Wakes::PROGRESS);
-        // Warm segments take space.
+        // Warm segments occupy space.
         self.wake(Wakes::WARMER);
     }
 
-    /// Notes that the medium had no space for a superblock, which must be written again. Requests
-    /// that need room fail until then.
+    /// Records that the medium had no space for a superblock, which must be written again. Until
+    /// then, requests that need space fail.
     pub(crate) fn superblock_lacks_space(&mut self, error: &Error) {
         self.warn_of_full_medium(error);
         self.log.set_superblock_lacks_space(true);
@@ -633,7 +635,7 @@ impl Core {
         self.wake(Wakes::WARMER);
     }
 
-    /// Notes that no superblock waits for space any more.
+    /// Records that no superblock waits for space any more.
     pub(crate) fn superblock_has_space(&mut self) {
         let was_full = self.log.is_medium_full();
         self.log.set_superblock_lacks_space(false);
@@ -652,7 +654,7 @@ impl Core {
         }
     }
 
-    /// Notes a successful write to a medium that `was_full`.
+    /// Handles a successful write to a medium that `was_full`.
     fn medium_may_have_space(&mut self, was_full: bool) {
         if was_full && !self.log.is_medium_full() {
             tracing::warn!(
@@ -663,8 +665,8 @@ impl Core {
         }
     }
 
-    /// Notes that a batch is on the medium, which has `spare` buffers in place of those that it
-    /// kept.
+    /// Records that a batch is on the medium, which returns `spare` buffers in place of those that
+    /// it retained.
     pub(crate) fn batch_written(
         &mut self,
         seq: SeqNo,
@@ -698,18 +700,18 @@ impl Core {
         self.log.host_batches()
     }
 
-    /// Returns the last sealed batch of the host, and notes that a flush waits for it.
+    /// Returns the last sealed batch of the host, and records that a flush waits for it.
     pub(crate) fn want_host_batches(&mut self) -> SeqNo {
         self.log.want_host_batches()
     }
 
-    /// Requests a sync that has not begun yet; returns its number.
+    /// Requests a sync that has not begun yet. Returns its number.
     pub(crate) fn request_sync(&mut self) -> u64 {
         self.wake(Wakes::SYNCER);
         self.log.request_sync()
     }
 
-    /// Begins the next sync, if one was requested; returns the end of the chain that it makes
+    /// Begins the next sync, if one was requested. Returns the end of the chain that the sync makes
     /// durable.
     pub(crate) fn begin_sync(&mut self) -> Option<ChainEnd> {
         let end = self.log.begin_sync().then(|| self.log.written_end())?;
@@ -717,7 +719,7 @@ impl Core {
         Some(end)
     }
 
-    /// Notes that the sync begun last has succeeded: the watermark advances to `end`.
+    /// Records that the most recently begun sync has succeeded: the watermark advances to `end`.
     pub(crate) fn sync_ended(&mut self, end: ChainEnd) {
         self.counters.syncs.add(1);
         self.log.sync_ended(end);
@@ -725,7 +727,8 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Ends the log for good: nothing can become durable any more. The first reason is kept.
+    /// Ends the log permanently: nothing can become durable any more. Only the first reason is
+    /// stored.
     pub(crate) fn poison(&mut self, error: &Error) {
         tracing::error!(
             drive = %self.superblock.uuid,
@@ -751,7 +754,7 @@ impl Core {
     }
 }
 
-/// Doors for tests that create states which no caller creates.
+/// Functions for tests that create states which no caller creates.
 #[cfg(test)]
 impl Core {
     pub(crate) fn map_mut(&mut self) -> &mut L2p {

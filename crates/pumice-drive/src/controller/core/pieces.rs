@@ -1,28 +1,28 @@
-//! Leaves of the map in the form that comparing disks needs: pieces with the places of their
-//! frames.
+//! Leaves of the map in the form that the comparison of disks needs: pieces with the places of
+//! their frames.
 
 use super::super::map::{LEAF_BLOCKS, Mapping};
 use super::Core;
 use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
 
-/// Blocks of a leaf that are parts of one frame, in order, or all one hole or fill.
+/// Consecutive blocks of a leaf that belong to one frame, or to one hole or fill.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafPiece {
     /// The first block.
     pub(crate) start: u64,
     /// The block after the last.
     pub(crate) end: u64,
-    /// The mapping of the first block; the blocks after it continue it.
+    /// The mapping of the first block; the subsequent blocks continue it.
     pub(crate) mapping: Mapping,
     /// Generation of the segment of the frame; 0 without a frame.
     pub(crate) generation: u64,
 }
 
 impl Core {
-    /// Returns the pieces that cover a leaf, in order, with the present places of frames. `None` if
-    /// the leaf must be loaded first or lies beyond the disk, and for a clone, which may have
-    /// blocks of its origin there.
+    /// Returns the pieces that cover a leaf, in order, with the present places of frames. Returns
+    /// `None` if the leaf must be loaded first or is beyond the disk, and for a clone whose holes
+    /// may read from its origin.
     pub(crate) fn leaf_pieces(&self, leaf: u64) -> Option<impl Iterator<Item = LeafPiece>> {
         let leaves = (self.size_bytes() / BLOCK_BYTES as u64).div_ceil(LEAF_BLOCKS.into());
         let runs = (leaf < leaves && self.inherited_blocks() == 0)

@@ -1,12 +1,12 @@
 //! The state of a new key: the generation from which it applies, and the segments left under the
-//! previous key. `maintenance::rekey` has the order of the steps and the crash argument.
+//! previous key. `maintenance::rekey` contains the order of the steps and the crash argument.
 
 use super::{Core, Evacuation, Exclusive, Wakes};
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{KeyArea, generation};
 
-/// Generations between the present one and the first of the new key: more segments than are begun
-/// while two superblocks are written.
+/// Generations between the present one and the first one of the new key: more than the number of
+/// segments that are begun while two superblocks are written.
 const MARGIN_SEGMENTS: u32 = 1 << 16;
 
 impl Core {
@@ -25,7 +25,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the replacement begun by [`Core::begin_rekey`], complete or not.
+    /// Ends the replacement begun by [`Core::begin_rekey`], whether or not it is complete.
     pub(crate) fn end_rekey(&mut self) {
         assert_eq!(self.exclusive, Some(Exclusive::Rekey), "a replacement ends after it begins");
         self.exclusive = None;
@@ -42,14 +42,15 @@ impl Core {
         generation(self.log.epoch(), ordinal)
     }
 
-    /// Asserts that no segment was meanwhile begun with a generation of [`Core::next_key_since`].
+    /// Asserts that no segment was begun with a generation of [`Core::next_key_since`] in the
+    /// meantime.
     pub(crate) fn check_key_unused(&self, since: u64) {
         let next = generation(self.log.epoch(), self.segments_opened);
         assert!(next <= since, "fewer segments were begun while superblocks were written");
     }
 
-    /// From now on begins segments only under the key that applies from generation `since` on,
-    /// which the superblocks have.
+    /// Makes all further segments begin under the key that applies from generation `since`, which
+    /// the superblocks already contain.
     pub(crate) fn enter_key(&mut self, since: u64) {
         let (cipher, keys) = (&self.settings.cipher, self.superblock.keys.as_ref());
         assert_eq!(cipher.newest().1, since, "the key is known");
@@ -58,7 +59,7 @@ impl Core {
         let ordinal = u32::try_from(since & u64::from(u32::MAX)).expect("half of the bits");
         let is_of_epoch = generation(self.log.epoch(), ordinal) == since;
         if is_of_epoch {
-            // Beyond it if an earlier call in this epoch did not complete.
+            // The ordinal is already larger if an earlier call in this epoch did not complete.
             self.segments_opened = self.segments_opened.max(ordinal);
         }
         self.log.expire(since, recovery);

@@ -5,7 +5,7 @@
 //! free segments, from the last one up:  checkpoints | trims | garbage collection | data
 //! ```
 //!
-//! Data stops first, and work that frees space continues.
+//! Data stops first; work that frees space continues.
 
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::format::{
@@ -19,16 +19,16 @@ use super::super::log::packing::ATOMIC_WRITE_BYTES;
 /// victim can always be emptied.
 const GC_SEGMENTS: u32 = 2;
 
-/// Segments withheld from data so that trims and write-zeroes still find room when the log is full:
-/// while one fills, the previous one, in which nothing is live, can be freed. One of 32 MiB holds
-/// over a million of their records, or 8,000 that are flushed individually.
+/// Segments withheld from data so that trims and write-zeroes still find space when the log is
+/// full: while one fills, the previous one, in which nothing is live, can be freed. A segment of 32
+/// MiB has space for over a million of their records, or for 8,000 that are flushed individually.
 pub(super) const TRIM_SEGMENTS: u32 = 2;
 
 /// Segments withheld from data in addition to those for checkpoints.
 pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;
 
-/// Fewest segments of a drive: the one that each stream writes to, one for it to continue in, the
-/// reserves, some for data, and one that may turn bad.
+/// Minimum number of segments of a drive: the one that each stream writes to, one for it to
+/// continue in, the reserves, some for data, and one that may turn bad.
 pub(crate) const SEGMENTS_MIN: u32 = 11;
 const _: () = assert!(
     SEGMENTS_MIN as usize > 2 * Stream::COUNT + RESERVED_SEGMENTS as usize,
@@ -36,12 +36,12 @@ const _: () = assert!(
      one"
 );
 
-/// The reserves of a drive of one shape.
+/// The reserves of a drive with a given shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reserves {
     /// Segments reserved for checkpoints.
     pub(super) meta_segments: u32,
-    /// Bytes of dirty leaves that may wait for a checkpoint.
+    /// Maximum number of bytes of dirty leaves that may wait for a checkpoint.
     pub(super) dirty_bytes_max: usize,
 }
 
@@ -54,8 +54,9 @@ impl Reserves {
     }
 }
 
-/// Returns the bytes of records that a segment is assumed to hold: headers, padding and parity of
-/// its batches, and an end into which no frame fits, take no more than an atomic write would.
+/// Returns the bytes of records that a segment is assumed to contain: headers, padding and parity
+/// of its batches, and a remainder into which no frame fits, occupy no more than an atomic write
+/// would.
 pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
     let closing_bytes = closing_bytes(Stream::Host) as usize;
     let unusable = SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + closing_bytes + ATOMIC_WRITE_BYTES;
@@ -70,7 +71,7 @@ pub(crate) fn meta_segments(shape: &DriveShape, leaf_bytes: usize, map_cache_byt
     let map_bytes = map.bytes.min(map_cache_bytes as u64 / 2);
     let table_bytes = u64::from(shape.segment_count) * TableEntry::BYTES as u64;
     let checkpoint_bytes = map_bytes + map.leaves * 8 + table_bytes;
-    // Parity: four pages in a full batch.
+    // Parity occupies four pages in a full batch.
     let checkpoint_bytes = checkpoint_bytes + checkpoint_bytes / 64;
     let wanted = checkpoint_bytes.div_ceil(u64::from(shape.segment_bytes));
     // A thin drive cannot reserve the space of its whole map; it writes checkpoints more often.
@@ -79,16 +80,16 @@ pub(crate) fn meta_segments(shape: &DriveShape, leaf_bytes: usize, map_cache_byt
     1 + u32::try_from(reserved).expect("an eighth of the segments has a number")
 }
 
-/// Returns the bytes of the map that may be dirty: as many as fit into the segments reserved for
-/// checkpoints, and no more than the cache, but at least two leaves: with less, every change waits
-/// for a checkpoint, which takes the room that garbage collection gains. A leaf has up to
+/// Returns the bytes of the map that may be dirty: the capacity of the segments reserved for
+/// checkpoints, at most the size of the cache, and at least two leaves. With less, every change
+/// waits for a checkpoint, which uses up the space that garbage collection gains. A leaf has up to
 /// `leaf_bytes`.
 fn dirty_bytes_max(shape: &DriveShape, leaf_bytes: usize, map_cache_bytes: usize) -> usize {
     let reserved = meta_segments(shape, leaf_bytes, map_cache_bytes).checked_sub(1);
     let reserved = u64::from(reserved.expect("one segment is for checkpoints to write to"));
     // The rest is for the directory, the tables and the ends of segments.
     let bytes = reserved * u64::from(shape.segment_bytes / 4 * 3);
-    // In memory a leaf takes up to twice its bytes on the medium.
+    // In memory a leaf occupies up to twice its bytes on the medium.
     let two_leaves = 4 * leaf_bytes;
     if MapSize::of(shape, leaf_bytes).bytes <= bytes {
         map_cache_bytes.max(two_leaves)
@@ -97,7 +98,7 @@ fn dirty_bytes_max(shape: &DriveShape, leaf_bytes: usize, map_cache_bytes: usize
     }
 }
 
-/// Size of a drive's map when every leaf is as long as it can be.
+/// Size of a drive's map when every leaf has its maximum length.
 struct MapSize {
     leaves: u64,
     /// Bytes of the leaves on the medium.

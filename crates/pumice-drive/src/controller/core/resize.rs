@@ -1,18 +1,18 @@
-//! The state of resizing: the segments that are handed out, and the values that depend on the
-//! drive's shape. `maintenance::resize` has the order of the steps and the crash argument.
+//! The state of resizing: the segments in use, and the values that depend on the drive's shape.
+//! `maintenance::resize` contains the order of the steps and the crash argument.
 
 use super::{Core, Exclusive, Purpose, Reserves, Wakes};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Superblock, leaf_bytes_max};
 
-/// Free segments, beyond the reserves, that the drive keeps while others are emptied.
+/// Free segments, in addition to the reserves, that the drive retains while others are emptied.
 const ROOM_SEGMENTS: u32 = 1;
 
 /// The progress of the evacuation of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evacuation {
-    /// The segments are empty, and none of them is handed out.
+    /// The segments are empty and no longer allocated.
     Done,
     /// This many segments are left.
     Left(u32),
@@ -35,8 +35,9 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a resize, complete or not. The table must not be longer than the superblock says, or a
-    /// checkpoint's table would be; withheld segments up to there are handed out again.
+    /// Ends a resize, whether or not it is complete. The table must not be longer than the
+    /// superblock states, or a checkpoint's table would be too long; withheld segments below that
+    /// length return to use.
     pub(crate) fn end_resize(&mut self, segment_count: u32) {
         self.check_resizing();
         self.exclusive = None;
@@ -44,11 +45,11 @@ impl Core {
         if self.space.segment_count() > segment_count {
             self.space.shrink(segment_count);
         }
-        // Memory for the former number of segments was never released.
+        // The memory for the former number of segments was never released.
         if self.space.grow(segment_count).is_ok() && self.space.end() != segment_count {
             self.space.set_end(segment_count);
         }
-        // The table forgets the marks of segments that it loses.
+        // The table loses the marks of segments that are removed from it.
         for &segment in &self.superblock.bad_segments {
             self.space.set_bad(segment);
         }
@@ -65,7 +66,7 @@ impl Core {
         assert!(self.is_resizing(), "the segments of a drive change in a resize only");
     }
 
-    /// Adds segments to the table; none of them is handed out yet.
+    /// Adds segments to the table without putting them into use.
     ///
     /// # Errors
     /// `InvalidInput` if the table does not fit in memory.
@@ -94,8 +95,8 @@ impl Core {
         self.space.shrink(segment_count);
     }
 
-    /// Takes more of the segments from `end` on out of use, step by step, so that there is always
-    /// room for the frames that garbage collection moves out of them.
+    /// Takes more of the segments from `end` on out of use, step by step, so that space always
+    /// remains for the frames that garbage collection moves out of them.
     pub(crate) fn evacuate_step(&mut self, end: u32) {
         self.check_resizing();
         let room = self.reserved_segments(Purpose::Data) + ROOM_SEGMENTS;
@@ -104,7 +105,7 @@ impl Core {
         if step < self.space.end() {
             self.space.set_end(step);
         }
-        // Compacting segments that hold dead bytes makes room before the new end.
+        // Compacting segments with dead bytes frees space before the new end.
         self.reclaim.set_compacting(step > end);
     }
 

@@ -1,4 +1,4 @@
-//! Room in the log: the only place of back-pressure.
+//! Space in the log: the only place of back-pressure.
 //!
 //! ```text
 //! reserve left? map not too dirty? credit left? buffer free?  no -> wait, or refuse if full
@@ -8,9 +8,9 @@
 //! A host write that does not fit into the rest of a segment is divided: its first part goes there
 //! ([`Fit::Parts`]), the rest to the next segment ([`Core::continue_in_next_segment`]).
 //!
-//! A change is admitted only when the log is sure to take its worst case, so that once acknowledged
-//! it cannot fail for lack of space; a refused change has changed nothing. The callers in `append`
-//! use the room in the same call.
+//! A change is admitted only when the log is sure to have space for its worst case, so that an
+//! acknowledged change cannot fail for lack of space; a refused change has no effect. The callers
+//! in `append` use the space in the same call.
 
 use super::super::log::packing::{RECORDS_BYTES_MAX, frame_bytes_max, moved_bytes_max};
 use super::super::log::{Fit, SealedBatch, Tail};
@@ -20,25 +20,25 @@ use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
 
-/// Batch buffers that are left to the host: while no more are free, garbage collection and
+/// Batch buffers that are left to the host. While no more are free, garbage collection and
 /// checkpoints have one batch in flight, so that they cannot fill the queue to the medium.
 const HOST_BUFFERS: usize = 4;
 
-/// Number of host requests that leave alone the buffers for which a checkpoint or garbage
-/// collection waits, until it asks again, as it does after each written batch: more than there are
-/// requests. A waiter that has given up delays no one for long.
+/// Number of host requests that may not use the buffers for which a checkpoint or garbage
+/// collection waits. The waiter renews its claim after each written batch, and this number exceeds
+/// the number of requests until then. A waiter that has given up thus delays no request for long.
 const HOST_TURNS: u32 = 1024;
 
 /// The overhead of batches of moved frames does not count as a gain up to this part of a segment:
-/// in batches of 160 KiB, header, padding and parity take 4 %, in full ones 0.7 %. More must count
-/// as a gain, since a full drive has little more than that to spare.
+/// in batches of 160 KiB, header, padding and parity occupy 4 %, in full ones 0.7 %. Any larger
+/// overhead must count as a gain, since a full drive has little more than that to spare.
 const OVERHEAD_DIVISOR: u32 = 25;
 
-/// Opened segments, as a part of all segments, after which the share in use is checked, in addition
-/// to once a second.
+/// Number of opened segments, as a part of all segments, after which the share in use is checked,
+/// in addition to the check once a second.
 const WARN_DIVISOR: u32 = 1024;
 
-/// The purpose of a request for room.
+/// The purpose of a request for space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Data and fills.
@@ -72,33 +72,33 @@ impl Purpose {
 pub(crate) struct Background {
     /// The last batch that either sealed.
     sealed: SeqNo,
-    /// Buffers that they wait for.
+    /// Number of buffers that they wait for.
     wanted: usize,
-    /// How many more host requests leave them these buffers.
+    /// Number of further host requests that leave them these buffers.
     host_turns: u32,
 }
 
-/// The outcome of a request for room.
+/// The outcome of a request for space.
 enum Obstacle {
     /// No obstacle: the request fits in this way.
     None(Fit),
-    /// A temporary obstacle: a batch on its way to the medium, garbage collection, a checkpoint.
+    /// A temporary obstacle: a batch on its way to the medium, garbage collection, or a checkpoint.
     Wait,
     /// There is no space, and none can be gained.
     Full,
 }
 
 impl Core {
-    /// Makes room for `bytes` of records in the open batch of the purpose's stream. Returns whether
-    /// the room is there; if not, the caller waits for [`Wakes::PROGRESS`] and tries again.
+    /// Reserves `bytes` of records in the open batch of the purpose's stream. Returns whether the
+    /// space is available; if not, the caller waits for [`Wakes::PROGRESS`] and tries again.
     ///
     /// # Errors
-    /// `NoSpace` if the log is full, `Poisoned`.
+    /// `NoSpace` if the log is full; `Poisoned`.
     pub(crate) fn make_room(&mut self, bytes: usize, purpose: Purpose) -> Result<bool> {
         assert!(bytes <= RECORDS_BYTES_MAX, "a request for room fits an empty batch");
         self.log.check_poison()?;
         if let Err(error) = self.log.check_medium_full() {
-            // Background work waits, except at the end of the drive, which it would delay.
+            // Background work waits, except while the drive closes, which the wait would delay.
             let waits = !purpose.is_of_host() && !self.is_ending;
             return if waits { Ok(false) } else { Err(error) };
         }
@@ -143,7 +143,7 @@ impl Core {
         );
     }
 
-    /// Returns the bytes of the largest part into which a request for room may be divided: for host
+    /// Returns the size of the largest part into which a request for space may be divided: for host
     /// data, a frame.
     fn part_bytes(&self, bytes: usize, purpose: Purpose) -> usize {
         let frame_blocks = usize::from(self.superblock.frame_blocks);
@@ -152,8 +152,8 @@ impl Core {
     }
 
     /// Continues a divided write in the next segment if its next record, of up to `bytes`, may not
-    /// fit into the open batch. Returns whether it did: then the batch counts only together with
-    /// the next one, which the caller must seal before anything else is sealed.
+    /// fit into the open batch. Returns whether it continued there: the batch then counts only
+    /// together with the next one, which the caller must seal before anything else is sealed.
     pub(super) fn continue_in_next_segment(&mut self, bytes: usize) -> bool {
         let batch = self.log.open_batch(Stream::Host);
         if batch.room() >= bytes {
@@ -169,21 +169,22 @@ impl Core {
         let part_bytes = self.part_bytes(bytes, purpose);
         let fit = self.log.fit_parts(purpose.stream(), bytes, part_bytes, self.space.end());
         let opens_segment = matches!(fit, Fit::Parts | Fit::NewSegment);
-        // Held segments come back soon.
+        // Held segments are released soon.
         let (free, available) = (self.space.free_count(), self.space.available_count());
         if purpose.is_of_host() {
             if self.snapshots.changes_are_suspended() {
                 return Obstacle::Wait;
             }
-            // A host that takes each segment as it becomes free must not keep a snapshot waiting.
+            // A host that uses each segment as soon as it is free must not delay a snapshot.
             let is_new = purpose == Purpose::Data && opens_segment;
             let wanted = self.snapshots.wanted_segments();
             if is_new && wanted > 0 && available <= wanted {
                 return Obstacle::Wait;
             }
-            // Once something has begun to use the reserve, the rest of it is not for data.
+            // Once a request has begun to use the reserve, the rest of it is not for data.
             let needed = self.reserved_segments(purpose) + u32::from(opens_segment);
-            // Trims dirty leaves, whose old places snapshots keep: a checkpoint always has room.
+            // Trims dirty leaves whose old places snapshots retain: a checkpoint must always have
+            // space.
             let needs_segments =
                 purpose == Purpose::Data || opens_segment || self.space.has_retained();
             if needs_segments && available < needed {
@@ -203,7 +204,8 @@ impl Core {
                 return if fails { Obstacle::Full } else { Obstacle::Wait };
             }
         } else if opens_segment {
-            // A stream's first segment is named in the host's stream, which may need one as well.
+            // A stream's first segment is named in the host's stream, which may need a segment as
+            // well.
             let reserved = self.reserved_segments(purpose)
                 + u32::from(self.log.tail(purpose.stream()).is_none());
             if available <= reserved {
@@ -215,7 +217,7 @@ impl Core {
         }
         let has_buffers = match (fit, purpose.is_of_host()) {
             (Fit::Open, _) => return Obstacle::None(fit),
-            // One to close a segment with, one to name it in the host's stream, one to continue.
+            // One to close a segment, one to name it in the host's stream, one to continue.
             (Fit::Parts, true) => self.has_buffers_for_host(3),
             (Fit::NewSegment, true) => self.has_buffers_for_host(2),
             (Fit::NewBatch, true) => self.has_buffers_for_host(1),
@@ -240,8 +242,9 @@ impl Core {
         false
     }
 
-    /// A host that always has many batches in flight always leaves few buffers free: background
-    /// work that has waited takes the buffers that it needs as soon as enough are free.
+    /// Returns whether enough buffers are free for background work, including the buffers for which
+    /// it waits. A host that always has many batches in flight leaves few buffers free, so
+    /// background work that has waited acquires its buffers as soon as enough are free.
     fn has_buffers_for_background(&mut self, needed: usize) -> bool {
         let free = self.log.free_buffers();
         let has_none_under_way = self.log.written_seq() >= self.background.sealed;
@@ -257,9 +260,8 @@ impl Core {
     }
 
     /// Returns the free segments that a purpose must leave to other purposes. Trims and garbage
-    /// collection share a reserve: segments that trims have taken come back without moving
-    /// anything, since nothing in them is live, and garbage collection plans to leave trims their
-    /// share.
+    /// collection share a reserve: segments used by trims can be freed without moving anything,
+    /// since nothing in them is live, and garbage collection plans to leave trims their share.
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
         let metadata = self.reserves.meta_segments + self.retained_meta_segments();
         match purpose {
@@ -279,20 +281,21 @@ impl Core {
         1 + self.segments_for_metadata(self.space.retained_meta_bytes() + tables)
     }
 
-    /// Returns the segments that `bytes` of metadata take, three quarters of each filled.
+    /// Returns the segments that `bytes` of metadata occupy, each filled to three quarters.
     fn segments_for_metadata(&self, bytes: u64) -> u32 {
         let usable = u64::from(self.superblock.segment_bytes / 4 * 3);
         u32::try_from(bytes.div_ceil(usable)).unwrap_or(u32::MAX / 2)
     }
 
-    /// Returns the free segments that a drive needs for another snapshot: then all its metadata is
-    /// retained, including that of the snapshot's checkpoint, and a checkpoint still finds room.
+    /// Returns the free segments that a drive needs for another snapshot: afterwards all its
+    /// metadata is retained, including that of the snapshot's checkpoint, and a checkpoint must
+    /// still have space.
     pub(crate) fn segments_for_snapshot(&self) -> u32 {
         let metadata = self.space.meta_bytes() + self.map.dirty_bytes() as u64;
         self.reserves.meta_segments + RESERVED_SEGMENTS + 3 + self.segments_for_metadata(metadata)
     }
 
-    /// Returns whether there is room to move a few frames without touching the reserves.
+    /// Returns whether a few frames can be moved without using the reserves.
     pub(crate) fn has_room_to_repair(&self) -> bool {
         self.space.free_count() > self.reserved_segments(Purpose::Data)
     }
@@ -301,9 +304,9 @@ impl Core {
         tail.segment.0 >= self.space.end() || self.log.is_expired(tail)
     }
 
-    /// Moves every stream whose segment must be emptied, because it lies beyond the end of the
-    /// segment table or its key is being retired, to another segment. Returns whether that is done;
-    /// if not, the caller waits for [`Wakes::PROGRESS`].
+    /// Moves every stream whose segment must be emptied, because it is beyond the end of the
+    /// segment table or its key is being retired, to another segment. Returns whether this is
+    /// complete; if not, the caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
@@ -325,15 +328,16 @@ impl Core {
         Ok(true)
     }
 
-    /// Continues a stream in a free segment although its own has room left, if that leaves the
-    /// reserves alone. Returns whether that is settled; if not, the caller waits for
+    /// Continues a stream in a free segment although its own has space left, if that does not use
+    /// the reserves. Returns whether this is complete; if not, the caller waits for
     /// [`Wakes::PROGRESS`].
     ///
     /// # Errors
     /// `Poisoned`.
     pub(crate) fn leave_segment(&mut self, stream: Stream) -> Result<bool> {
         self.log.check_poison()?;
-        // While the medium is full, no buffer may become free; the end of the drive does not wait.
+        // While the medium is full, no buffer may become free; the closing of the drive does not
+        // wait.
         let is_hindered = self.is_ending || self.log.check_medium_full().is_err();
         if is_hindered || self.space.available_count() <= self.reserved_segments(Purpose::Data) {
             return Ok(true);
@@ -390,9 +394,10 @@ impl Core {
         }
     }
 
-    /// Seals a batch without records, whose watermark says that all batches before it are durable,
-    /// if that is so and nothing on the medium says so yet. Without it, damage to the last of them
-    /// would look like a torn tail. Returns whether it sealed one; there must be room.
+    /// Seals a batch without records whose watermark states that all batches before it are durable,
+    /// if they are and nothing on the medium states so yet. Without this batch, damage to the last
+    /// of them would look like a torn tail. Returns whether it sealed one; the log must have space
+    /// for it.
     pub(crate) fn vouch(&mut self) -> bool {
         let last = self.log.sealed_seq();
         let is_wanted = last == self.log.durable_seq()
@@ -400,8 +405,7 @@ impl Core {
             && last > self.vouching
             && !self.must_end()
             && !Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));
-        // The request is for data, so that this takes no reserve. If there is no room, it must
-        // wait.
+        // The request is for data, so that it uses no reserve. Without space, it must wait.
         if !is_wanted || !matches!(self.make_room(0, Purpose::Data), Ok(true)) {
             return false;
         }
@@ -418,13 +422,13 @@ impl Core {
         }
     }
 
-    /// Notes that batch `seq` lies in a segment: the door of sealed and of recovered batches.
+    /// Records that batch `seq` is in a segment, both for sealed and for recovered batches.
     pub(crate) fn note_batch(&mut self, segment: SegmentId, seq: SeqNo) {
         self.space.batch_sealed(segment, seq);
     }
 
-    /// Continues a stream in a free segment, which must exist; two buffers (four if it is the
-    /// stream's first) must be free. Closes the previous segment.
+    /// Continues a stream in a free segment, which must exist; two buffers (four for the stream's
+    /// first segment) must be free. Closes the previous segment.
     fn open_segment(&mut self, stream: Stream) {
         if stream != Stream::Host && self.log.tail(Stream::Host).is_none() {
             // The log begins in the lowest segment, whichever stream is written first.
@@ -453,10 +457,10 @@ impl Core {
         self.enter_segment(stream, segment, generation, unused_bytes);
         self.check_tail(stream);
         if self.collection_is_wanted() {
-            // Before any request waits for it.
+            // Garbage collection starts before any request waits for it.
             self.wake(Wakes::COLLECTOR);
         }
-        // The check visits all segments, of which one is then a small part.
+        // The check visits all segments, so that one more segment is a small part of its cost.
         if self.segments_opened.is_multiple_of(self.space.segment_count() / WARN_DIVISOR + 1) {
             self.warn_of_space();
         }
@@ -470,9 +474,9 @@ impl Core {
         generation(self.log.epoch(), ordinal)
     }
 
-    /// Continues a stream in a segment, which is open: the door of live traffic and of recovery.
-    /// The previous segment, if there is one, is full; the next record did not fit into the
-    /// `unused_bytes` at its end.
+    /// Continues a stream in a segment, which is open, both for live traffic and in recovery. The
+    /// previous segment, if it exists, is full; the next record did not fit into the `unused_bytes`
+    /// at its end.
     pub(crate) fn enter_segment(
         &mut self,
         stream: Stream,
@@ -491,8 +495,8 @@ impl Core {
         self.checkpoints.segment_opened(stream, segment, generation);
     }
 
-    /// Returns the bytes at the end of a stream's full segment in which no frame had room. If the
-    /// host's stream leaves a segment early, frames still fit there.
+    /// Returns the bytes at the end of a stream's full segment that were too few for a frame. If
+    /// the host's stream leaves a segment early, frames still fit there.
     fn unused_bytes(&self, stream: Stream) -> u32 {
         let used = self.log.tail(stream).map_or(0, |tail| tail.used);
         let unused = self.superblock.segment_bytes.checked_sub(used);

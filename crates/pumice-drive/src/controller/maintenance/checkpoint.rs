@@ -1,5 +1,5 @@
-//! Checkpoints: the map and the segment table on the medium, so that opening a drive reads the log
-//! since the last one and not the whole log.
+//! Checkpoints: the map and the segment table on the medium, so that opening a drive reads only the
+//! log after the last checkpoint instead of the whole log.
 //!
 //! ```text
 //! begin:  seal every stream -> its last batch; take the table, the tails, the dropped ranges;
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The superblock moves only when everything it names is durable, and nothing that the previous one
-//! named is freed until both slots have moved: whichever slot survives names whole structures. A
-//! checkpoint is exact: it holds the state of the drive after its last batch, without later
-//! changes, so that rolling forward through the same methods yields the same accounting.
+//! named is freed until both slots have moved: either slot names complete structures. A checkpoint
+//! is exact: it contains the state of the drive after its last batch, without later changes, so
+//! that rolling forward through the same methods yields the same accounting.
 
 use std::mem::take;
 
@@ -29,11 +29,11 @@ use crate::format::{
 /// Metadata records written before the host has a turn: 8 leaves of 16 KiB take about 0.1 ms.
 const RECORDS_A_TURN: u32 = 8;
 
-/// After a failure, how long to wait before the next attempt.
+/// Pause between a failed attempt and the next one.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// A checkpoint that is being written. If dropped before its end, it is abandoned: the next one
-/// names the leaves and pages that it wrote, and its lists are dead.
+/// A checkpoint that is being written. If dropped before it is complete, it is abandoned: the next
+/// checkpoint names the leaves and pages that it wrote, and its lists are dead.
 struct Attempt<'a> {
     drive: &'a Drive,
     /// The places of its lists and its root.
@@ -46,7 +46,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// A kind of list of a checkpoint, and the length of its entries.
+/// A kind of list in a checkpoint, and the length of its entries.
 #[derive(Clone, Copy)]
 struct ListKind {
     kind: MetaKind,
@@ -54,9 +54,9 @@ struct ListKind {
 }
 
 impl Drive {
-    /// Writes a checkpoint of the present state of the drive. When this returns, all of it is
-    /// durable. If dropped before its end, it is abandoned; if dropped while it writes superblocks,
-    /// the drive is poisoned.
+    /// Writes a checkpoint of the present state of the drive. The whole checkpoint is durable when
+    /// this returns. If dropped before completion, the checkpoint is abandoned; if dropped while
+    /// superblocks are written, the drive is poisoned.
     ///
     /// # Errors
     /// `ReadOnly`, `NoSpace`, `Poisoned`, `Medium`: the previous checkpoint is still the newest.
@@ -67,7 +67,7 @@ impl Drive {
     /// Writes a checkpoint that also performs an additional action, such as creating a snapshot.
     ///
     /// # Errors
-    /// As [`Drive::checkpoint`]; and if the action cannot be met.
+    /// Those of [`Drive::checkpoint`], and an error if the action is impossible.
     pub(super) async fn checkpoint_with(&self, action: CheckpointAction) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
@@ -76,7 +76,7 @@ impl Drive {
         self.checkpoint_in(turn, action).await
     }
 
-    /// Writes a checkpoint in a turn that the caller has taken.
+    /// Writes a checkpoint in a turn that the caller holds.
     pub(super) async fn checkpoint_in(
         &self,
         turn: Turn<'_>,
@@ -123,7 +123,7 @@ impl Drive {
         lists: &mut Vec<MetadataAddress>,
         action: CheckpointAction,
     ) -> Result<(Root, CheckpointAddress)> {
-        // Creating its snapshot completes a received part, and a rollback discards it.
+        // Creating its snapshot completes a received part; a rollback discards the part.
         let (created, is_given_up) = match &action {
             CheckpointAction::Create { new, .. } => (Some(new.guid), false),
             CheckpointAction::RollBack(..) => (None, true),
@@ -174,7 +174,7 @@ impl Drive {
         Ok((root, named))
     }
 
-    /// Writes the lists that a root names; adds their places to `lists`.
+    /// Writes the lists that a root names, and adds their places to `lists`.
     async fn write_lists(&self, begun: Begun, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
         let Begun { mut root, table, dropped, snapshots, forwards } = begun;
         root.forward_lists = self.write_forwards(&forwards).await?;
@@ -194,8 +194,7 @@ impl Drive {
         let list = ListKind { kind: MetaKind::Dropped, entry_bytes: DroppedRange::BYTES };
         root.dropped_lists =
             self.write_list(list, &dropped, lists, DroppedRange::encode_into).await?;
-        // The bitmap needs no bits for the lists that follow: a reader of the root has their
-        // places.
+        // The bitmap needs no bits for the subsequent lists: the root names their places.
         if let Some(bitmap) = self.with_core(|core| core.retained_bitmap(lists)) {
             let list = ListKind { kind: MetaKind::Retained, entry_bytes: 1 };
             root.retained_lists =
@@ -207,7 +206,7 @@ impl Drive {
         Ok(root)
     }
 
-    /// Writes the forwarding tables that changed; returns the places of all tables.
+    /// Writes the forwarding tables that changed. Returns the places of all tables.
     async fn write_forwards(&self, pieces: &[PendingPiece]) -> Result<Vec<MetadataAddress>> {
         for (written, piece) in (1..).zip(pieces) {
             self.with_room(|core| {
@@ -252,7 +251,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes a list in pieces; returns their places, and adds them to `lists`.
+    /// Writes a list in pieces. Returns their places, and adds them to `lists`.
     async fn write_list<T>(
         &self,
         list: ListKind,
@@ -293,7 +292,7 @@ impl Drive {
     }
 }
 
-/// Returns the number of entries of a list in the width that the root has for it.
+/// Returns the number of entries of a list in the width of the root's field.
 fn count<T>(entries: &[T]) -> u32 {
     u32::try_from(entries.len()).expect("a checkpoint's lists have fewer than 2^32 entries")
 }

@@ -1,5 +1,5 @@
-//! Registering a clone with the drive that it reads from, and removing it again, by checkpoints,
-//! which list the clones of each snapshot.
+//! Registering a clone with the drive from which it reads, and removing it again. Both are
+//! checkpoints, which list the clones of each snapshot.
 
 use uuid::Uuid;
 
@@ -10,15 +10,16 @@ use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{ORIGIN_PATH_MAX, RegisteredClone};
 
 impl Drive {
-    /// Registers a clone of a snapshot. When this returns, that is durable: until the clone is
-    /// forgotten, the snapshot is not deleted, and the data that it needs stays in place. Call this
-    /// before creating the clone. Must run to its end, as [`Drive::create_snapshot`].
+    /// Registers a clone of a snapshot. The registration is durable when this returns: until the
+    /// clone is forgotten, the snapshot is not deleted, and the data that it needs stays in place.
+    /// Call this before creating the clone. The call must run to completion, like
+    /// [`Drive::create_snapshot`].
     ///
     /// # Errors
     /// `NotFound`, `AlreadyExists`, `InvalidInput` for an impossible path, `NoSpace` if there are
     /// too many clones, `Corrupt` if the snapshot is damaged, `Busy` while the key of the drive is
-    /// replaced, `ReadOnly`: nothing is changed. After
-    /// `Medium` or `Poisoned` the clone is registered or not, and the drive takes no writes.
+    /// replaced, `ReadOnly`: nothing is changed. After `Medium` or `Poisoned` the clone may or may
+    /// not be registered, and the drive accepts no writes.
     pub async fn register_clone(&self, name: &str, clone: RegisteredClone) -> Result<SnapshotInfo> {
         self.core().check_writable(0, 0)?;
         let watermark = SeqNo(self.snapshot_info(name)?.sequence);
@@ -26,11 +27,11 @@ impl Drive {
         self.snapshot_info(name)
     }
 
-    /// Forgets a clone, which no longer reads from a snapshot of this drive. When this returns,
-    /// that is durable. Returns whether it was registered.
+    /// Forgets a clone, which no longer reads from a snapshot of this drive. The change is durable
+    /// when this returns. Returns whether the clone was registered.
     ///
     /// # Errors
-    /// As [`Drive::register_clone`].
+    /// Those of [`Drive::register_clone`].
     pub async fn forget_clone(&self, clone: Uuid) -> Result<bool> {
         self.core().check_writable(0, 0)?;
         let watermark = self.core().snapshots().origin_of(clone);
@@ -39,7 +40,7 @@ impl Drive {
         Ok(true)
     }
 
-    /// Changes the path of this clone's origin. When this returns, the change is durable.
+    /// Changes the path of this clone's origin. The change is durable when this returns.
     ///
     /// # Errors
     /// `InvalidInput` if the drive is no clone, or the path is too long; `ReadOnly`, `Poisoned`,

@@ -1,9 +1,9 @@
-//! Giving back dead space to the medium: automatically while the host is quiet, and immediately on
+//! Returning dead space to the medium: automatically while the host is quiet, and immediately on
 //! request.
 //!
-//! `core::reclaim::compact` decides which space is given back, and when; garbage collection does
-//! the work, slowly unless it was requested, and leaves a segment half emptied when the host is
-//! back.
+//! `core::reclaim::compact` decides which space is returned, and when. Garbage collection does the
+//! work, slowly unless it was requested, and leaves a segment half emptied when the host is active
+//! again.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use super::super::core::{Core, Occupied};
 use super::super::drive::Drive;
 use crate::base::Result;
 
-/// Pause for each byte of a segment that is emptied while nothing waits for it: at most 125 MB/s
+/// Pause for each byte of a segment that is emptied while nothing waits for it. At most 125 MB/s
 /// are read, and half of the time of a slower medium is left to the host's reads.
 const PAUSE_NS_A_BYTE: u64 = 8;
 
@@ -25,14 +25,14 @@ pub struct Compacted {
     pub occupied_bytes: u64,
     /// Bytes of records that are live.
     pub live_bytes: u64,
-    /// Bytes of records moved for it.
+    /// Bytes of records that the compaction moved.
     pub moved_bytes: u64,
     /// Whether the drive now occupies no more than requested. If not, the rest cannot be gained by
-    /// moving records, or there is no room to move them.
+    /// moving records, or there is no space to move them.
     pub is_complete: bool,
 }
 
-/// A compaction under way; ends when dropped.
+/// A compaction under way, which ends when dropped.
 struct Compacting<'a>(&'a Drive);
 
 impl Drop for Compacting<'_> {
@@ -43,7 +43,8 @@ impl Drop for Compacting<'_> {
 
 impl Drive {
     /// Empties and discards segments until the drive occupies at most `percent` percent more than
-    /// its live bytes, while it is in use. If dropped before its end, it stops where it is.
+    /// its live bytes, while it is in use. If dropped before completion, it stops, and the work
+    /// done so far remains.
     ///
     /// # Errors
     /// `Busy` if a compaction, a resize or a replacement of the key is under way, `ReadOnly`,
@@ -77,7 +78,7 @@ impl Drive {
         })
     }
 
-    /// Checks, once a second, whether there is space to give back.
+    /// Checks, once a second, whether there is space to return.
     pub(crate) fn give_back_tick(&self) {
         let is_out_of_use = self.with_core(Core::compaction_tick);
         self.ahead.tick();
@@ -89,7 +90,8 @@ impl Drive {
         }
     }
 
-    /// Makes a stream leave a segment that holds little live data; returns whether one did.
+    /// Makes a stream leave a segment that contains little live data. Returns whether any stream
+    /// did.
     pub(super) async fn leave_stale_segment(&self) -> Result<bool> {
         let stream = {
             let core = self.core();

@@ -1,5 +1,5 @@
-//! Copying all parts of the medium that the drive uses to another place while the drive is in use:
-//! rebuilds a member of a mirror.
+//! Copying all parts of the medium that the drive uses to another place while the drive is in use,
+//! which rebuilds a member of a mirror.
 //!
 //! ```text
 //! segments in use now -> each: pin, everything appended to it -> superblocks
@@ -8,9 +8,9 @@
 //! segments begun later: their appends go to the other place, too
 //! ```
 //!
-//! Free segments are not copied. The caller copies the ranges that the drive names and shows the
-//! copied bytes; the drive keeps the data in place and verifies it, so that damage of one member
-//! does not spread to all. Data that no member has whole is copied as it is.
+//! Free segments are not copied. The caller copies the ranges that the drive names and passes the
+//! copied bytes to the drive. The drive keeps the data in place and verifies it, so that damage of
+//! one member does not spread to all. Data that is damaged on every member is copied as it is.
 
 use std::ops::Range;
 
@@ -28,14 +28,14 @@ use crate::base::{Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, Record, SegmentHeader, Stream};
 
-/// Segments that are copied in parallel: with one, its end would leave the devices without work.
+/// Segments that are copied in parallel: with only one, the devices would be idle at its end.
 const SEGMENTS_AT_ONCE: usize = 2;
 
 impl Drive {
-    /// Calls `copy` for each segment in use, two at a time, with the range that may hold data and a
-    /// callback for the copied bytes, in order, with their offsets; then writes the superblocks
-    /// again. The medium must forward all appends and repairs to the other place, starting before
-    /// this call. `plan` receives the sum of the bytes before the first call.
+    /// Calls `copy` for each segment in use, two at a time, with the range that may contain data
+    /// and a callback for the copied bytes, in order, with their offsets; then writes the
+    /// superblocks again. The medium must forward all appends and repairs to the other place,
+    /// starting before this call. `plan` receives the sum of the bytes before the first call.
     ///
     /// # Errors
     /// Those of `copy`; `Poisoned`; `Medium` if the drive closes.
@@ -66,7 +66,7 @@ impl Drive {
         copy: &impl AsyncFn(SegmentId, Range<u32>, &mut dyn FnMut(u32, &[u8])) -> Result<()>,
     ) -> Result<()> {
         let SegmentUse { segment, generation } = used;
-        // Otherwise it was freed: its present use was begun later, or a shrink has removed it.
+        // Otherwise the segment was freed: its present use began later, or a shrink has removed it.
         if self.core().space().generation(segment) != generation {
             return Ok(());
         }
@@ -80,8 +80,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Repairs the batches of a segment that begin in a range, in all copies, from copies that are
-    /// right or from parity.
+    /// Repairs the batches of a segment that begin in a range, in all copies, from intact copies or
+    /// from parity.
     async fn mend(&self, used: SegmentUse, range: Range<u32>) -> Result<()> {
         let SegmentUse { segment, generation } = used;
         let shape = self.core().superblock().shape();
@@ -139,7 +139,7 @@ struct Verifier<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verified {
-    /// Everything so far.
+    /// Everything received so far.
     SoFar,
     /// Everything: the batch that closes the segment was reached.
     All,
@@ -185,7 +185,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Returns the length of the segment header or batch at the beginning of `rest`; `None` if
-    /// there is neither.
+    /// `rest` begins with neither.
     fn next_len(&self, rest: &[u8], at: u32) -> Option<usize> {
         if at == 0 || rest.len() < UNIT as usize {
             return Some(FIRST_BATCH_OFFSET.max(UNIT) as usize);
@@ -221,7 +221,7 @@ impl<'a> Verifier<'a> {
         if closes { Verified::All } else { Verified::SoFar }
     }
 
-    /// Returns the offset from which a segment, shown up to `end`, may be damaged.
+    /// Returns the offset from which a segment, passed up to `end`, may be damaged.
     fn suspect(&self, end: u32) -> Option<u32> {
         (self.progress != Verified::All && self.at < end).then_some(self.at)
     }

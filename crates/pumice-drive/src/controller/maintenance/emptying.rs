@@ -1,4 +1,4 @@
-//! Waiting until garbage collection has emptied the segments that must go: segments beyond the end
+//! Waiting until garbage collection has emptied the segments to be removed: segments beyond the end
 //! of a shrinking drive, and segments under an earlier key.
 //!
 //! This module does not know which segments these are.
@@ -7,11 +7,11 @@ use super::super::core::{Core, Evacuation, Wakes};
 use super::super::drive::Drive;
 use crate::base::{Error, ErrorKind, Result};
 
-/// Poll interval for empty segments.
+/// Interval between checks for empty segments.
 const LOOK_NS: u64 = 5_000_000;
 
-/// How long the number of segments to be emptied may stay the same before this fails: many times
-/// the time for moving the largest segment.
+/// Maximum time for which the number of segments to be emptied may stay the same before the wait
+/// fails: many times the time for moving the largest segment.
 const STALL_NS: u64 = 60_000_000_000;
 
 impl Drive {
@@ -20,7 +20,7 @@ impl Drive {
     ///
     /// # Errors
     /// `Corrupt` if a segment cannot be emptied; those of `check_hindrance`; `NoSpace` if nothing
-    /// was emptied for a minute; `ReadOnly`, `Poisoned`.
+    /// was emptied for a minute; `ReadOnly`; `Poisoned`.
     pub(super) async fn until_emptied(
         &self,
         step: impl Fn(&mut Core),

@@ -7,17 +7,17 @@
 //!       the last of these is deleted -> its checkpoint's superblock has no origin
 //! ```
 //!
-//! Nothing makes holes there, so filled blocks stay filled, and an interrupted run is resumed by
-//! the next. *Crash before both superblocks are durable:* the drive is still a clone, of which
-//! little or nothing reads from the origin. *After:* its disk reads nothing from the origin, and
-//! all filled blocks are durable; holes of the disk are zeroes from then on.
+//! Nothing creates holes in that range, so filled blocks stay filled, and the next run resumes an
+//! interrupted one. *Crash before both superblocks are durable:* the drive is still a clone, and
+//! little or nothing of it reads from the origin. *After:* its disk reads nothing from the origin,
+//! and all filled blocks are durable; holes of the disk are zeroes from then on.
 //!
 //! **Snapshots** of the clone that were taken before still read from the origin. Their data is not
-//! copied: their maps are kept checkpoints, which never change, and a copy for them alone would
-//! take the space that deleting each is meant to free. Snapshots from the batch on that the
-//! superblock names are of a disk without holes that read from the origin. If the disk is rolled
-//! back to an earlier one, it reads from the origin again, by the same superblock that names the
-//! map.
+//! copied: their maps are retained checkpoints, which never change, and a copy for them alone would
+//! occupy the space that deleting each is meant to free. Snapshots from the batch that the
+//! superblock names onwards are of a disk without holes that read from the origin. If the disk is
+//! rolled back to an earlier snapshot, it reads from the origin again, according to the same
+//! superblock that names the map.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,14 +37,14 @@ const COPIED_BLOCKS: u64 = (ATOMIC_WRITE_BYTES / BLOCK_BYTES) as u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Flattened {
-    /// Bytes of the disk, from the first on, that no longer read from the origin.
+    /// Bytes from the start of the disk that no longer read from the origin.
     pub done_bytes: u64,
     /// Bytes of the disk that could read from the origin before any flatten.
     pub total_bytes: u64,
     /// Bytes of data that were copied.
     pub copied_bytes: u64,
-    /// Snapshots and bookmarks of the clone that still need the origin, which is forgotten with the
-    /// last of them. Known when nothing is left to be copied.
+    /// Snapshots and bookmarks of the clone that still need the origin. The origin is forgotten
+    /// with the last of them. Known when nothing is left to copy.
     #[serde(default)]
     pub snapshots: u32,
     /// Whether the drive is independent of the origin.
@@ -52,24 +52,24 @@ pub struct Flattened {
 }
 
 impl Drive {
-    /// Copies the data that the disk of this clone reads from its origin, then forgets the origin,
-    /// or, if the clone has snapshots, leaves it to these: the origin is forgotten when the last of
-    /// them is deleted. `goes_on` receives the progress, and returns false to stop: the next call
-    /// continues from there. When this returns, its work is durable. Must run to its end, as
+    /// Copies the data that the disk of this clone reads from its origin, then forgets the origin.
+    /// If the clone has snapshots, the origin is forgotten only when the last of them is deleted.
+    /// `goes_on` receives the progress, and returns false to stop; the next call continues from
+    /// there. The work is durable when this returns. The call must run to completion, like
     /// [`Drive::create_snapshot`]; if the result is complete, the origin may forget the clone.
     ///
     /// # Errors
-    /// `InvalidInput` if the drive is no clone; `NotFound` if its origin is not open; `NoSpace`,
-    /// `Corrupt` or `Medium` if a block of the origin cannot be read, `ReadOnly`, `Poisoned`;
-    /// `Busy` if it was rolled back meanwhile. The drive is then still a clone, and in use; after
-    /// `Medium` it may take no writes.
+    /// `InvalidInput` if the drive is no clone; `NotFound` if its origin is not open; `NoSpace`;
+    /// `Corrupt` or `Medium` if a block of the origin cannot be read; `ReadOnly`; `Poisoned`;
+    /// `Busy` if the drive was rolled back in the meantime. The drive is then still a clone, and in
+    /// use; after `Medium` it may accept no writes.
     pub async fn flatten(&self, mut goes_on: impl FnMut(Flattened) -> bool) -> Result<Flattened> {
         self.core().check_writable(0, 0)?;
         let origin = self.origin();
         let total_bytes = origin.map(|origin| origin.blocks * BLOCK_BYTES as u64);
         let total_bytes = total_bytes.ok_or_else(no_clone)?;
         let rolled_back = self.core().snapshots().rolled_back();
-        // None if the disk was flattened before.
+        // There are none if the disk was flattened before.
         let end = self.core().inherited_blocks();
         let mut done = Flattened { total_bytes, ..Flattened::default() };
         let mut buffer = vec![0; ATOMIC_WRITE_BYTES];
@@ -91,7 +91,7 @@ impl Drive {
             let what = "the disk was rolled back while it was flattened: flatten it again";
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        // Checkpoints that are begun from now on have all filled blocks.
+        // Checkpoints that begin after this point contain all filled blocks.
         let (flat_since, snapshots) = self.with_core(|core| core.flat_since());
         let is_complete = snapshots == 0;
         self.update_superblocks(|superblock| match is_complete {
@@ -102,8 +102,8 @@ impl Drive {
         Ok(Flattened { done_bytes: total_bytes, snapshots, is_complete, ..done })
     }
 
-    /// Fills the hole at a block, if it is one; returns the number of blocks done, 0 if something
-    /// changed meanwhile.
+    /// Fills the hole at a block, if there is one. Returns the number of blocks done; 0 if
+    /// something changed in the meantime.
     async fn flatten_from(
         &self,
         lba: Lba,
@@ -139,7 +139,7 @@ impl Drive {
         Ok(if is_done { blocks } else { 0 })
     }
 
-    /// Writes blocks that are all holes; returns false if one no longer is.
+    /// Writes blocks that are all holes. Returns false if one no longer is.
     async fn fill_with(&self, lba: Lba, bytes: &[u8]) -> Result<bool> {
         let blocks = bytes.len() / BLOCK_BYTES;
         let Some(hole) = self.core().version(lba).filter(|version| version.is_hole()) else {
@@ -148,7 +148,7 @@ impl Drive {
         let all = (lba.0..lba.0 + blocks as u64).map(Lba);
         let edges: Vec<Edge> = all.map(|lba| Edge { lba, before: hole }).collect();
         let parts = [bytes];
-        // The host wrote none of them.
+        // The host wrote none of these bytes.
         let (host_bytes, makes_holes) = (0, false);
         let write =
             BlockWrite { lba, blocks, parts: &parts, edges: &edges, host_bytes, makes_holes };

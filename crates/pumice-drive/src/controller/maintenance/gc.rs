@@ -1,4 +1,4 @@
-//! Garbage collection: emptying segments that hold little live data, and freeing empty ones.
+//! Garbage collection: emptying segments with little live data, and freeing empty segments.
 //!
 //! ```text
 //! few segments are free -> reap trimmed leaves -> free empty segments
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! **A segment is freed** when nothing in it is live, no read is under way in it, everything that
-//! made its records dead is durable, and its last batch is in the newest checkpoint: recovery no
+//! made its records dead is durable, and the newest checkpoint covers its last batch: recovery no
 //! longer reads a batch in it and finds every map entry into it replaced. (Metadata dies when a
 //! checkpoint that does not name it is complete.)
 //!
@@ -29,26 +29,27 @@ use crate::format::{BatchHeader, LEAF_BLOCKS, MetaKind, Record, Stream, Superblo
 /// whose I/O never yields. Compressing a frame anew is a turn of its own.
 const TURN_BYTES: u64 = 128 << 10;
 
-/// How long trimmed leaves are reaped before newly empty segments are freed: the host may wait for
-/// them.
+/// Time for which trimmed leaves are reaped before newly empty segments are freed: the host may
+/// wait for the segments.
 pub(super) const REAP_NS: u64 = 10_000_000;
 
-/// How long to wait for the last readers of an empty segment.
+/// Pause while the last readers of an empty segment finish.
 const READERS_NS: u64 = 1_000_000;
 
-/// Steps in a row that may fail because of a fault of the medium before it counts as lasting.
+/// Consecutive steps that may fail because of a fault of the medium before it counts as permanent.
 const FAILURES_MAX: u32 = 8;
 
-/// How long to wait after such a step.
+/// Pause after such a step.
 const RETRY_NS: u64 = 50_000_000;
 
-/// How long to wait once writes are refused because of such a fault.
+/// Pause after such a step once writes are refused because of the fault.
 const REFUSED_RETRY_NS: u64 = 1_000_000_000;
 
-/// How long frames that may become readable again are left at least, while the host waits.
+/// Minimum time for which frames that may become readable again are left in place, while the host
+/// waits.
 const LAST_RESORT_NS: u64 = 5_000_000_000;
 
-/// How often a victim is read again when a part of it could not be read.
+/// Number of times that a victim is read again when a part of it could not be read.
 const SCANS_AGAIN: u32 = 2;
 
 /// Marks the task of garbage collection as running until dropped.
@@ -91,20 +92,20 @@ impl Drive {
             failures += 1;
             let is_of_medium = error.kind() == ErrorKind::Medium;
             if is_of_medium && failures < FAILURES_MAX {
-                // A fault of the medium may pass: no write is refused for it yet.
+                // A fault of the medium may be temporary: no write is refused for it yet.
                 self.pause(RETRY_NS).await;
                 continue;
             }
             self.with_core(|core| core.end_collection_step(true));
             if is_of_medium {
-                // Nothing may ever die now, since writes are refused.
+                // No more data may ever die, since writes are refused.
                 self.pause(REFUSED_RETRY_NS).await;
                 self.with_core(|core| core.reclaim_mut().collect_again());
             }
         }
     }
 
-    /// Waits until the task of garbage collection has ended; the drive must be ending.
+    /// Waits until the task of garbage collection has ended. The drive must be ending.
     pub(crate) async fn until_gc_ended(&self) {
         let ended = || (!self.gc_runs.get()).then_some(());
         self.queues.collector_ended.wait_for(ended).await;
@@ -150,11 +151,11 @@ impl Drive {
             return reaped.map(|_| Step::Nothing);
         };
         if let Some((_, since_ns)) = last_resort {
-            // The host waits for this, since waiting is better than the loss that follows.
+            // The host waits for this, since a wait is better than the loss that follows.
             let left_ns = self.clock.now_ns().saturating_sub(since_ns);
             self.pause(LAST_RESORT_NS.saturating_sub(left_ns)).await;
             if self.core().next_victim().is_some() || self.core().last_resort() != last_resort {
-                // Something has died meanwhile.
+                // Some data has died in the meantime.
                 return Ok(Step::Progress);
             }
         }
@@ -172,12 +173,12 @@ impl Drive {
         Ok(if continues { Step::Progress } else { Step::Nothing })
     }
 
-    /// Frees every segment that may be freed; returns their number.
+    /// Frees every segment that may be freed. Returns their number.
     async fn free_empty_segments(&self) -> Result<usize> {
         if self.core().empty_segments().is_empty() {
             return Ok(0);
         }
-        // A segment that was in use when a checkpoint was begun must not hold a piece of it: the
+        // A segment that was in use when a checkpoint was begun must not contain a piece of it: the
         // checkpoint's table would contradict itself about the segment.
         let _turn = self.turn().await;
         // The changes that made their records dead may be in batches that are still open.
@@ -210,8 +211,8 @@ impl Drive {
         self.empty_victim_as(segment, false).await
     }
 
-    /// Moves everything live out of a segment. Frames that cannot be read are given up if reading
-    /// was tried long enough, or as a last resort.
+    /// Moves everything live out of a segment. Frames that cannot be read are given up if enough
+    /// time has passed since the first attempt, or as a last resort.
     async fn empty_victim_as(&self, segment: SegmentId, is_last_resort: bool) -> Result<()> {
         // The scan would not find a batch that is still in flight.
         let last_seq = self.core().space().last_seq(segment);
@@ -275,8 +276,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Returns the reason for which a segment's records are moved. Unreadable frames are tried a
-    /// last time before they are given up.
+    /// Returns the reason for moving a segment's records. Unreadable frames are tried a last time
+    /// before they are given up.
     fn reason_to_move(&self, segment: SegmentId, is_last_resort: bool) -> MoveReason {
         let now_ns = self.clock.now_ns();
         if !is_last_resort && !self.core().gives_up_unreadable(segment, now_ns) {
@@ -286,7 +287,7 @@ impl Drive {
         MoveReason::GiveUp
     }
 
-    /// Makes the next checkpoint write elsewhere the metadata that the map names in a segment. The
+    /// Makes the next checkpoint write the metadata that the map names in a segment elsewhere. The
     /// scan has found most of it, but nothing after a damaged header.
     pub(super) async fn rewrite_metadata_in(&self, segment: SegmentId) {
         self.with_core(|core| core.rewrite_forwards_in(segment));
@@ -364,8 +365,8 @@ impl Drive {
         let mut is_whole = true;
         let mut possible = Vec::new();
         for found in records(self.medium.cipher(), header, body) {
-            // Frames after a damaged header can no longer be found, and a lost life may have left
-            // anything.
+            // Frames after a damaged header can no longer be found, and an aborted earlier use may
+            // have left arbitrary bytes.
             match found {
                 Ok(found) if check_possible(&found, superblock).is_ok() => possible.push(found),
                 _ => is_whole = false,

@@ -1,5 +1,5 @@
-//! Emptying a segment that holds metadata of snapshots: the records that their roots and maps name
-//! in it are copied, and forwarding tables lead to the copies, as with frames.
+//! Emptying a segment that contains metadata of snapshots: the records that their roots and maps
+//! name in it are copied, and forwarding tables lead to the copies, as with frames.
 //!
 //! ```text
 //! records of the disk's map there -> written again by a checkpoint
@@ -7,9 +7,9 @@
 //!    -> tables, in memory -> a checkpoint has them -> the segment is free
 //! ```
 //!
-//! The turn is held meanwhile, so that no checkpoint counts copies as live that nothing names.
-//! *Crash before the checkpoint that has the tables:* the copies are dead, and the originals are
-//! where they were.
+//! The turn is held for this time, so that no checkpoint counts copies as live that nothing names.
+//! *Crash before the checkpoint that contains the tables:* the copies are dead, and the originals
+//! are still in place.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +39,8 @@ impl Drop for Copies<'_> {
 }
 
 impl Drive {
-    /// Copies the records of snapshots in a retained segment of metadata, and has the disk's own
-    /// records written elsewhere.
+    /// Copies the records of snapshots in a retained segment of metadata, and makes the next
+    /// checkpoint write the disk's own records elsewhere.
     pub(super) async fn empty_kept_metadata(&self, segment: SegmentId) -> Result<()> {
         self.with_core(|core| core.begin_victim(segment));
         self.rewrite_metadata_in(segment).await;
@@ -58,7 +58,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Copies the records of snapshots there; returns whether nothing in the segment is needed any
+    /// Copies the records of snapshots in the segment. Returns whether nothing in it is needed any
     /// more.
     async fn copy_metadata(&self, emptying: &Emptying) -> Result<bool> {
         let of = emptying.of;
@@ -95,8 +95,8 @@ impl Drive {
         }))
     }
 
-    /// Returns the records that roots and maps of snapshots name there, by offset; `None` if one
-    /// cannot be read.
+    /// Returns the records in the segment that roots and maps of snapshots name, by offset; `None`
+    /// if one cannot be read.
     async fn kept_metadata_in(&self, of: SegmentUse) -> Option<BTreeMap<u32, Needed>> {
         let mut found: BTreeMap<u32, Needed> = BTreeMap::new();
         let kept = self.core().snapshots().kept().to_vec();
@@ -120,7 +120,7 @@ impl Drive {
                 let needed = found.entry(place.offset);
                 let needed = needed.or_insert(Needed { wanted, named: None });
                 if !is_moved {
-                    // Oldest first.
+                    // The snapshots are visited oldest first.
                     let (since, _) = needed.named.unwrap_or((watermark, watermark));
                     needed.named = Some((since, watermark));
                 }

@@ -5,10 +5,9 @@
 //! * `clones`: registering drives that read from snapshots of this one. `flatten`: making a clone
 //!   independent of its origin.
 //! * `retained`: emptying segments that snapshots need.
-//! * `compact`: giving dead space back to the medium. `copying`: copying the drive to another
-//!   place.
-//! * `warm`: discarding and zeroing segments that are free.
-//! * `snapshot`: checkpoints that are kept.
+//! * `compact`: returning dead space to the medium. `copying`: copying the drive to another place.
+//! * `warm`: discarding and zeroing free segments.
+//! * `snapshot`: retained checkpoints.
 //! * `resize`: changing size and capacity. `rekey`: changing the master key. `emptying`: waiting
 //!   for the segments that both empty. `settings`: changing the codec and the thresholds.
 

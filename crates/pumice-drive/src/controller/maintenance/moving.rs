@@ -9,9 +9,9 @@
 //! anything else          -> nothing: the map or the checkpoint has it
 //! ```
 //!
-//! A frame is first encoded from the blocks that are then live; the core appends and maps it in one
-//! call, if those are still the live blocks. A copy names its sources; recovery maps a block of it
-//! only if the block still maps to its source.
+//! A frame is first encoded from the blocks that are live at that time. The core then appends and
+//! maps it in one call, if the same blocks are still live. A copy names its sources; recovery maps
+//! a block of it only if the block still maps to its source.
 
 use std::ops::Range;
 
@@ -32,34 +32,35 @@ use crate::format::{
     SEALED, SOURCE_BYTES, Source, Stream, check_payload,
 };
 
-/// A frame compressed anew must be smaller by this part to be worth it: every later read pays for
-/// the slower decoding.
+/// A recompressed frame must be smaller by this part to be worthwhile: every later read incurs the
+/// slower decoding.
 const DENSER_DIVISOR: usize = 16;
 
 /// Bytes for the seals of the parts into which a frame is cut.
 const FRAME_SEALS_BYTES: usize = FRAME_BLOCKS_MAX as usize * SEAL_BYTES;
 
-/// How often a payload that looks damaged is read again before it counts as damaged. More than
-/// once, since the cause that disturbed one read may disturb the next; arbitrary beyond that.
+/// Number of times that a payload that looks damaged is read again before it counts as damaged.
+/// More than once, since the cause that disturbed one read may disturb the next; otherwise
+/// arbitrary.
 const READS_AGAIN: u32 = 4;
 
 /// Moves records, with its own buffers.
 pub(crate) struct Mover<'a> {
     pub(super) drive: &'a Drive,
     pub(super) reason: MoveReason,
-    /// The last frame that was decoded.
+    /// The last decoded frame.
     frame: Vec<u8>,
-    /// Payloads that were compressed anew.
+    /// Payloads that were recompressed.
     target: Vec<u8>,
     /// Compresses live parts of frames like new data.
     codec: Compressor,
     /// Compresses cold frames more densely, if requested.
     dense: Option<Compressor>,
-    /// A generation with the key by which payloads are sealed.
+    /// A generation with the key that seals the payloads.
     generation: u64,
-    /// Whether a frame was left where it is, because its leaf cannot be read.
+    /// Whether a frame was left in place because its leaf cannot be read.
     pub(super) has_left: bool,
-    /// Whether a frame was left because it cannot be read.
+    /// Whether a frame was left in place because it cannot be read.
     pub(super) has_unreadable: bool,
 }
 
@@ -101,7 +102,7 @@ impl Frame<'_> {
     }
 
     /// Returns a record without payload for some of its blocks, which marks their content as lost.
-    /// With the damaged payload, the new batch would look like a torn one after a crash.
+    /// If it contained the damaged payload, the new batch would look torn after a crash.
     fn lost(&self, index: u8, blocks: u8, sources: Vec<Source>) -> Encoded {
         Encoded {
             lba: Lba(self.lba.0 + u64::from(index)),
@@ -124,11 +125,11 @@ pub(super) struct Encoded {
     sources: Vec<Source>,
 }
 
-/// Where the payload of an [`Encoded`] is.
+/// The location of the payload of an [`Encoded`].
 enum Payload {
-    /// As it was read.
+    /// The payload as it was read.
     Stored,
-    /// None: it was damaged.
+    /// No payload: it was damaged.
     Lost,
     /// In [`Mover::target`]: first byte, length.
     Target { from: usize, len: usize },
@@ -154,8 +155,8 @@ impl<'a> Mover<'a> {
     /// Moves a record of batch `seq`, or the parts of it that are still live.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; an unreadable leaf of the map is no error: the blocks that it maps
-    /// stay where they are.
+    /// `NoSpace`, `Poisoned`. An unreadable leaf of the map is no error: the blocks that it maps
+    /// stay in place.
     pub(crate) async fn move_record(&mut self, seq: SeqNo, found: &Found<'_>) -> Result<()> {
         match found.record {
             Record::Data { lba, lba_count, encoding, payload_checksum, .. } => {
@@ -201,7 +202,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Reads the payload of a record of data again, or restores it, if it is damaged.
+    /// Reads the payload of a data record again, or restores it, if it is damaged.
     pub(super) async fn payload_again(&self, found: &Found<'_>) -> Result<Option<Vec<u8>>, ()> {
         let Record::Data { payload_checksum, .. } = found.record else { return Err(()) };
         let is_whole =
@@ -215,7 +216,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Returns whether the damaged payload of a record of data can be read again, or restored.
+    /// Returns whether the damaged payload of a data record can be read again, or restored.
     pub(crate) async fn can_restore(&self, found: &Found<'_>) -> bool {
         let Record::Data { payload_checksum, .. } = found.record else { return false };
         let is_whole =
@@ -348,10 +349,10 @@ impl<'a> Mover<'a> {
         reframed.unwrap_or_else(|| vec![self.copy(frame, sources)])
     }
 
-    /// Puts the live blocks of a damaged frame that can still be verified individually into frames
-    /// of their own, and the other live blocks into lost frames. `None` without such a block. Only
-    /// the table in the map verifies them: the one in the payload may be damaged, or of another
-    /// time.
+    /// Puts the live blocks of a damaged frame that can still be verified individually into
+    /// separate frames, and the other live blocks into lost frames. Returns `None` if no block can
+    /// be verified. Only the table in the map verifies them: the table in the payload may be
+    /// damaged, or out of date.
     fn salvage(
         &mut self,
         frame: &Frame<'_>,
@@ -398,8 +399,9 @@ impl<'a> Mover<'a> {
         Some(parts)
     }
 
-    /// Puts blocks of a frame of independent blocks into the target from byte `at` on, as they are
-    /// encoded, or decoded if that is shorter. `None` if there is no room, or if one is damaged.
+    /// Puts blocks of a frame of independent blocks into the target from byte `at` on, in their
+    /// encoding, or decoded if that is shorter. Returns `None` if there is no space, or if a block
+    /// is damaged.
     fn cut(
         &mut self,
         frame: &Frame<'_>,
@@ -420,7 +422,7 @@ impl<'a> Mover<'a> {
         Some((Encoding::Store as u8, target.len()))
     }
 
-    /// Decodes a frame into the buffer; returns whether that was possible.
+    /// Decodes a frame into the buffer. Returns whether that was possible.
     fn decode(&mut self, frame: &Frame<'_>) -> bool {
         let cipher = self.drive.medium.cipher();
         let Ok(stored) = frame.stored(cipher) else { return false };
@@ -452,8 +454,8 @@ impl<'a> Mover<'a> {
         self.generation = self.drive.core().log().sealing_generation(Stream::Moved);
     }
 
-    /// Seals the payload of a frame again if the segment that receives it has a different key;
-    /// `None` if the key is the same, or the payload cannot be opened.
+    /// Seals the payload of a frame again if the segment that receives it has a different key.
+    /// Returns `None` if the key is the same, or the payload cannot be opened.
     fn seal_again(&mut self, frame: &Frame<'_>) -> Option<(u8, usize)> {
         let cipher = self.drive.medium.cipher();
         if cipher.is_same_key(frame.generation, self.generation) {
@@ -466,7 +468,7 @@ impl<'a> Mover<'a> {
         Some(self.seal((frame.lba, frame.place.blocks), (stored.encoding, clear.len())))
     }
 
-    /// Encodes a whole frame as it is, or denser.
+    /// Encodes a whole frame as it is, or more densely.
     pub(super) fn copy(&mut self, frame: &Frame<'_>, sources: Vec<Source>) -> Encoded {
         let as_stored = Encoded {
             lba: frame.lba,
@@ -487,8 +489,8 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Compresses a whole frame with the dense codec; returns encoding and length if that is worth
-    /// it.
+    /// Compresses a whole frame with the dense codec. Returns encoding and length if the frame
+    /// becomes small enough.
     fn compress_denser(&mut self, frame: &Frame<'_>) -> Option<(u8, usize)> {
         if self.dense.is_none() || frame.encoding & !SEALED == Encoding::Zstd as u8 {
             return None;
@@ -505,8 +507,8 @@ impl<'a> Mover<'a> {
         is_worth_it.then(|| self.seal((frame.lba, frame.place.blocks), (encoding, len)))
     }
 
-    /// Puts the live parts of the decoded frame into frames of their own; `None` if the frame as a
-    /// whole is smaller.
+    /// Puts the live parts of the decoded frame into separate frames. Returns `None` if the frame
+    /// as a whole is smaller.
     fn reframe(
         &mut self,
         frame: &Frame<'_>,
@@ -535,8 +537,8 @@ impl<'a> Mover<'a> {
     }
 
     /// Encodes a live part of a frame to the target from byte `at` on: blocks of a frame of
-    /// independent blocks as they are, others from the decoded frame. `None` if there is no room,
-    /// or if the frame cannot be cut.
+    /// independent blocks as they are, others from the decoded frame. Returns `None` if there is no
+    /// space, or if the frame cannot be cut.
     fn encode_piece(
         &mut self,
         frame: &Frame<'_>,
@@ -588,7 +590,7 @@ impl<'a> Mover<'a> {
             MetaKind::Forwards => {
                 self.drive.with_core(|core| core.rewrite_metadata(kind, number, place));
             }
-            // Every checkpoint writes these anew.
+            // Every checkpoint rewrites these records.
             MetaKind::PageList
             | MetaKind::Table
             | MetaKind::Dropped
@@ -606,7 +608,7 @@ pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>, cipher: &Cipher) -> Vec<
     let (segment, offset) = (found.place.segment, found.place.offset);
     let mut sources: Vec<Source> = Vec::new();
     for source in found.sources(cipher) {
-        // Adjacent blocks of one age are one source now.
+        // Adjacent blocks with the same age are now one source.
         match sources.last_mut() {
             Some(last) if last.birth == source.birth => last.blocks += source.blocks,
             _ => sources.push(Source { segment, offset, ..source }),
@@ -629,8 +631,9 @@ fn blocks_of(sources: &[Source]) -> u64 {
     sources.iter().map(|source| u64::from(source.blocks)).sum()
 }
 
-/// Returns the sources of a frame whose live blocks are `pieces`: dead blocks are older than
-/// everything, so that a copy that carries them along is never taken for their newest version.
+/// Returns the sources of a frame whose live blocks are `pieces`. Dead blocks are marked as older
+/// than everything, so that a copy that carries them along is never mistaken for their newest
+/// version.
 pub(super) fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
     let blocks = sources.iter().map(|source| source.blocks).sum();
     let place = *sources.first().expect("a frame that is moved has a source");

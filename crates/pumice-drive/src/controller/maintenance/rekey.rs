@@ -8,16 +8,17 @@
 //! ```
 //!
 //! Frames are opened with the key of their present segment and sealed with the key of their new
-//! one; metadata is written anew.
+//! one; metadata is rewritten.
 //!
-//! **Power loss** at any moment leaves a drive that opens. *Before both superblocks have the new
-//! key:* one of them may, and no segment has generation G or more, so that all data opens with the
-//! earlier key, which both have. The next opening begins an epoch, whose generations are higher
-//! than G. *After:* the generation of each segment tells which key it is under, and the superblocks
-//! have both. The earlier key is dropped when no segment with an earlier generation is in use: then
-//! no map, no snapshot, no table and no log that recovery reads names a record there, since a
-//! segment is only freed once the newest checkpoint, which both superblocks name, needs nothing in
-//! it. If interrupted before that, the next call resumes.
+//! **Power loss** at any moment leaves a drive that opens. *Before both superblocks contain the new
+//! key:* one of them may contain it, and no segment has generation G or more, so that all data
+//! opens with the earlier key, which both contain. The next opening begins an epoch whose
+//! generations are higher than G. *After:* the generation of each segment determines its key, and
+//! the superblocks contain both keys. The earlier key is dropped when no segment with an earlier
+//! generation is in use. By then no map, snapshot or table, and no log that recovery reads, names a
+//! record in such a segment, since a segment is only freed once the newest checkpoint, which both
+//! superblocks name, needs nothing in it. If the replacement is interrupted before that, the next
+//! call resumes it.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,7 @@ use crate::format::KeyArea;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rekeyed {
-    /// Whether this resumed an earlier call.
+    /// Whether this call resumed an earlier one.
     pub was_begun: bool,
     /// Segments that were emptied.
     pub segments: u32,
@@ -48,19 +49,20 @@ impl Drop for Rekeying<'_> {
 }
 
 impl Drive {
-    /// Replaces the master key with a new one, and moves everything that the drive holds under it.
-    /// When this returns, nothing on the medium that the drive uses opens with an earlier key, and
-    /// the superblocks no longer have it. Without `keys`, resumes an earlier call.
+    /// Replaces the master key with a new one, and moves everything that the drive stores under the
+    /// earlier key. When this returns, nothing on the medium that the drive uses opens with an
+    /// earlier key, and the superblocks no longer contain it. Without `keys`, resumes an earlier
+    /// call.
     ///
     /// May be dropped, or end with an error, at any time: both keys then remain in use until
-    /// another call completes. Dropped while it writes superblocks, it leaves a drive that takes no
-    /// writes until it is reopened.
+    /// another call completes. If dropped while it writes superblocks, the drive accepts no writes
+    /// until it is reopened.
     ///
     /// # Errors
-    /// `InvalidInput` if the drive is not encrypted, if snapshots prevent it, if there is nothing
-    /// to resume, or if there is and new keys were given; `PermissionDenied` if the new keys were
-    /// not made with a present key; `NoSpace` if there is no room to move; `Corrupt` if a segment
-    /// cannot be emptied; `Busy`, `ReadOnly`, `Poisoned`, `Medium`.
+    /// `InvalidInput` if the drive is not encrypted, if snapshots prevent the replacement, if there
+    /// is nothing to resume, or if there is and new keys were given; `PermissionDenied` if the new
+    /// keys were not made with a present key; `NoSpace` if there is no space to move data;
+    /// `Corrupt` if a segment cannot be emptied; `Busy`; `ReadOnly`; `Poisoned`; `Medium`.
     pub async fn rekey(&self, keys: Option<&NewKeys>) -> Result<Rekeyed> {
         let invalid = |what: &'static str| Error::new(ErrorKind::InvalidInput, what);
         let area = self.with_core(|core| {
@@ -99,7 +101,7 @@ impl Drive {
         Ok(Rekeyed { was_begun, segments })
     }
 
-    /// Adds a new key to the superblocks next to the present one; returns the generation from which
+    /// Adds a new key to the superblocks next to the present one. Returns the generation from which
     /// it applies.
     async fn take_keys(&self, area: &KeyArea, keys: &NewKeys) -> Result<u64> {
         let cipher = self.medium.cipher();
@@ -110,7 +112,7 @@ impl Drive {
         })?;
         let _turn = self.turn().await;
         self.core().log().check_poison()?;
-        // A clone may just have been registered in the superblocks.
+        // A clone may have been registered in the superblocks in the meantime.
         self.core().snapshots().check_rekey()?;
         let since = self.core().next_key_since();
         assert!(since > area.since, "generations only grow");
@@ -123,7 +125,7 @@ impl Drive {
         Ok(since)
     }
 
-    /// Waits until nothing is left in segments of an earlier generation.
+    /// Waits until no segment of an earlier generation is in use.
     async fn move_to_key(&self, since: u64) -> Result<()> {
         let check_hindrance = |core: &Core| {
             core.snapshots().check_no_readers("the key cannot be replaced")?;

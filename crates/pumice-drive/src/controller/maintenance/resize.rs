@@ -8,18 +8,18 @@
 //! ```
 //!
 //! **Power loss** at any moment leaves the old drive or the new one, with all data. *The superblock
-//! says how many segments and blocks there are; the checkpoint's root may know of fewer, never of
-//! more* (recovery holds the two against each other). Growing: until both slots are durable nothing
-//! names the growth, so that either slot is right; an earlier root has a shorter table and map, and
-//! the missing entries are free segments and holes. Shrinking: the checkpoint with the short table
-//! is named by both slots before either says that there are fewer segments; nothing after it names
-//! the segments beyond the end, for they were free when it was begun and are not handed out. The
+//! states the number of segments and blocks; the checkpoint's root may cover fewer, never more*
+//! (recovery compares the two). Growing: until both slots are durable nothing names the growth, so
+//! that either slot is right; an earlier root has a shorter table and map, and the missing entries
+//! are free segments and holes. Shrinking: both slots name the checkpoint with the short table
+//! before either states the smaller number of segments. Nothing after that checkpoint names the
+//! segments beyond the end, since they were free when it was begun and are no longer allocated. The
 //! medium is truncated once no superblock slot references the removed segments.
 //!
-//! Frames of snapshots in the segments beyond the end, and records of their maps, are copied, too,
-//! as in garbage collection. Their maps and roots stay as they are and may name segments that no
-//! longer exist; forwarding tables lead to the copies, and stay as long as a snapshot names the
-//! originals.
+//! Frames of snapshots in the segments beyond the end, and records of their maps, are copied as
+//! well, as in garbage collection. Their maps and roots stay as they are and may name segments that
+//! no longer exist; forwarding tables lead to the copies, and remain as long as a snapshot names
+//! the originals.
 //!
 //! A smaller size is refused: the host's data at its end would be lost.
 
@@ -34,7 +34,7 @@ use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result, ensure};
 use crate::format::{SEGMENTS_MAX, Stream, Superblock, leaf_bytes_max};
 
-/// Properties to change; `None` leaves one as it is.
+/// Properties to change; `None` leaves a property as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
     /// Size of the host's disk in bytes: a multiple of 4096, not below the present size.
@@ -55,11 +55,11 @@ pub struct Resized {
     pub segment_count: u32,
 }
 
-/// Marks a drive as being resized until dropped. Until a shrink is complete, dropping it reverts
+/// Marks a drive as being resized until dropped. If dropped before a shrink is complete, reverts
 /// the changes made only in memory.
 struct Resizing<'a> {
     drive: &'a Drive,
-    /// The segments of the drive, by the superblock.
+    /// The number of segments according to the superblock.
     segment_count: u32,
 }
 
@@ -70,15 +70,15 @@ impl Drop for Resizing<'_> {
 }
 
 impl Drive {
-    /// Changes the size, the capacity or both. When this returns, the change is durable.
+    /// Changes the size, the capacity or both. The change is durable when this returns.
     ///
-    /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
-    /// a drive that takes no writes until it is reopened.
+    /// The call must run to completion while the drive is open: if it is dropped while it writes
+    /// superblocks, the drive accepts no writes until it is reopened.
     ///
     /// # Errors
     /// `InvalidInput` for impossible properties, `NoSpace` if the content of the drive does not
     /// fit, `Corrupt` if a segment cannot be emptied, `Busy`, `ReadOnly`, `Poisoned`, `Medium`. The
-    /// drive is then unchanged and in use; after `Medium` or `Poisoned` it takes no writes.
+    /// drive is then unchanged and in use; after `Medium` or `Poisoned` it accepts no writes.
     pub async fn resize(&self, wanted: Resize) -> Result<Resized> {
         let grows = wanted.size_bytes.is_some_and(|bytes| bytes > self.size_bytes());
         let what = "the disk holds a part of a snapshot, whose size is fixed: until the rest is \
@@ -133,7 +133,7 @@ impl Drive {
         let leaf_bytes = leaf_bytes_max(target.has_block_frames);
         let reserved = meta_segments(&target.shape(), leaf_bytes, self.options.map_cache_bytes);
         let kept = reserved + RESERVED_SEGMENTS;
-        // Each stream has a segment open, and one more lets the host continue.
+        // Each stream has an open segment, and one more lets the host continue.
         let others = u64::from(kept) + Stream::COUNT as u64 + 1;
         let needed = (live_bytes + retained_bytes).div_ceil(usable) + others;
         if needed <= u64::from(target.segment_count) {
@@ -178,7 +178,7 @@ impl Drive {
     async fn shrink(&self, resizing: &mut Resizing<'_>, segment_count: u32) -> Result<()> {
         self.evacuate(segment_count).await?;
         assert_eq!(self.segments_to_empty(), 0, "segments are emptied before they are removed");
-        // The medium and the table are truncated while no operation is in progress there.
+        // The medium and the table are truncated while no operation uses the removed segments.
         let is_cold = |core: &mut Core| (!core.space().is_kept_from(segment_count)).then_some(());
         self.wait_for(&self.queues.progress, is_cold).await;
         self.with_core(|core| core.remove_segments(segment_count));
@@ -200,11 +200,11 @@ impl Drive {
         Ok(())
     }
 
-    /// Waits until nothing is left in the segments from `end` on.
+    /// Waits until no segment from `end` on is in use.
     async fn evacuate(&self, end: u32) -> Result<()> {
         let check_hindrance = |core: &Core| {
             core.snapshots().check_no_readers("the capacity cannot shrink")?;
-            // A clone may have been registered meanwhile.
+            // A clone may have been registered in the meantime.
             core.snapshots().check_shrink(end)
         };
         let step = |core: &mut Core| core.evacuate_step(end);
@@ -212,7 +212,7 @@ impl Drive {
     }
 }
 
-/// Returns the superblock with other properties.
+/// Returns the superblock with the requested properties.
 ///
 /// # Errors
 /// `InvalidInput`.
@@ -231,7 +231,7 @@ fn target(before: &Superblock, wanted: &Resize) -> Result<Superblock> {
         }
         target.segment_count = count;
         target.bad_segments.retain(|segment| segment.0 < count);
-        // A checkpoint that precedes the smaller superblock replaces them.
+        // A checkpoint that precedes the smaller superblock replaces these detours.
         target.detours.retain(|detour| detour.segment.0 < count);
     }
     if let Some(size_bytes) = wanted.size_bytes {

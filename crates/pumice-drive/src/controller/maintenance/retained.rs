@@ -1,6 +1,6 @@
 //! Emptying a segment that snapshots need: frames that they name in it, and live frames, are copied
-//! whole; a table leads to the copies, and the rest is dead. The rule is in ARCHITECTURE.md, "The
-//! life of a snapshot".
+//! whole; a table leads to the copies, and the rest is dead. ARCHITECTURE.md, "The life of a
+//! snapshot", states the rule.
 //!
 //! ```text
 //! frame of the victim: live -> every snapshot since its batch names it
@@ -9,9 +9,9 @@
 //! named, live, or target of an entry -> copied; otherwise dropped
 //! ```
 //!
-//! The maps of snapshots stay as they are on the medium, and are queried batch by batch. Nothing is
-//! remembered from one batch to the next, and any change in who needs which segments ends the
-//! emptying: frames copied until then are not copied again.
+//! The maps of snapshots stay as they are on the medium, and are queried batch by batch. No state
+//! is carried from one batch to the next, and any change in the segments that snapshots need ends
+//! the emptying: frames copied until then are not copied again.
 
 use std::collections::BTreeMap;
 
@@ -27,27 +27,28 @@ use super::moving::{Frame, Mover, mark_dead, sources_of};
 use crate::base::{Lba, Result, SegmentId, SeqNo};
 use crate::format::{BatchHeader, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Snapshot, Stream};
 
-/// Maps of snapshots in memory: halving a day of hourly snapshots queries five.
+/// Maximum number of snapshot maps in memory: a binary search in a day of hourly snapshots queries
+/// five.
 const MAPS_MAX: usize = 6;
 
 /// Bytes copied before other tasks have a turn, as in `gc`.
 const TURN_BYTES: u64 = 128 << 10;
 
-/// The maps of the snapshots queried last, the newest last.
+/// The maps of the most recently queried snapshots, the latest last.
 struct Maps<'a> {
     drive: &'a Drive,
     open: Vec<KeptMap>,
 }
 
-/// A frame of a batch, and the number of snapshots, counted from the first that can name it, that
-/// do.
+/// A frame of a batch. Its bounds count the snapshots that name it, among those that can, from the
+/// first one.
 struct Candidate<'b> {
     found: &'b Found<'b>,
     lba: Lba,
     place: FramePlace,
-    /// The lower bound of that number.
+    /// The lower bound of the number.
     named: usize,
-    /// The upper bound.
+    /// The upper bound of the number.
     unnamed: usize,
 }
 
@@ -70,7 +71,7 @@ impl Candidate<'_> {
 }
 
 impl Maps<'_> {
-    /// Returns which of some frames a snapshot names. If it cannot be read, it may name all.
+    /// Returns which of some frames a snapshot names. A snapshot that cannot be read may name all.
     async fn ask(
         &mut self,
         snapshot: &Snapshot,
@@ -109,7 +110,7 @@ impl Maps<'_> {
         }
     }
 
-    /// Queries snapshots until the number of them that name each frame is known.
+    /// Queries snapshots until the number of snapshots that name each frame is known.
     async fn search(&mut self, of: SegmentUse, users: &[Snapshot], frames: &mut [Candidate<'_>]) {
         loop {
             let mut questions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -173,7 +174,7 @@ impl Drive {
     }
 
     /// Copies the needed frames, batch by batch. Returns whether every batch and record was found;
-    /// `None` if the emptying is over before the end.
+    /// `None` if the emptying ended early.
     async fn copy_needed(
         &self,
         emptying: &Emptying,
@@ -205,7 +206,7 @@ impl Drive {
             self.with_core(|core| core.earn(passed, moved_bytes));
             self.pause_gently(passed).await;
             if last >= last_seq {
-                // Bytes that a crash left beyond that are not part of the log.
+                // Bytes that a crash left beyond this offset are not part of the log.
                 break;
             }
         }
@@ -250,8 +251,8 @@ impl Drive {
         Ok(is_whole)
     }
 
-    /// Returns the frames of a batch, with the bounds of each that are known without querying any
-    /// of the `users` snapshots that can name it.
+    /// Returns the frames of a batch, each with the bounds that are known without querying any of
+    /// the `users`, the snapshots that can name it.
     async fn candidates<'b>(
         &self,
         users: usize,
@@ -271,8 +272,8 @@ impl Drive {
                 mover.has_left = true;
                 continue;
             }
-            // A frame that is live now, even if it dies before its turn, was live when each of them
-            // was taken.
+            // A frame that is live now, even if it dies before its turn, was live when each of the
+            // snapshots was taken.
             let is_live = self.core().map().live_pieces(lba, place).next().is_some();
             let named = if is_live { users } else { 0 };
             frames.push(Candidate { found, lba, place, named, unnamed: users });
@@ -280,8 +281,8 @@ impl Drive {
         frames
     }
 
-    /// Measures the bytes that snapshots retain of each segment, by their tables: after an opening,
-    /// and after a snapshot was deleted.
+    /// Measures the bytes that snapshots retain of each segment, from their tables: after an
+    /// opening, and after the deletion of a snapshot.
     pub(crate) async fn measure_retained(&self) {
         let (needs, kept): (u64, Vec<Kept>) = {
             let core = self.core();
@@ -324,7 +325,7 @@ impl Drive {
                     *direct.entry(of).or_default() += u64::from(live_bytes);
                     *seen = last_seq;
                 }
-                // Nothing was written to it after the snapshot.
+                // Nothing was written to the segment after the snapshot.
                 if last_seq >= *end {
                     open.remove(&of);
                 }
@@ -336,7 +337,7 @@ impl Drive {
 
 impl Mover<'_> {
     /// Copies a frame whole, if it is needed; the snapshots of `named` name it. A damaged frame
-    /// stays where it is.
+    /// stays in place.
     async fn move_retained(
         &mut self,
         emptying: &Emptying,
@@ -396,7 +397,7 @@ impl Mover<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: halving finds the last snapshot that names a frame, with few queries.
+    //! Goal: a binary search finds the last snapshot that names a frame, with few queries.
     use super::*;
     use crate::format::RecordAddress;
 

@@ -1,7 +1,7 @@
 //! Rolling back: a checkpoint of a snapshot's map. No data is read or written.
 //!
-//! The map names frames where they were when the snapshot was taken. For frames that garbage
-//! collection has copied since, it names the present places: their leaves are written again.
+//! The map names frames at the places that they had when the snapshot was taken. The leaves with
+//! frames that garbage collection has copied since are rewritten to name the present places.
 
 use std::rc::Rc;
 
@@ -49,27 +49,29 @@ struct Copied {
 }
 
 impl Drive {
-    /// Restores the disk to its state when a snapshot was taken; its size stays, and blocks beyond
-    /// the snapshot's end become holes. Snapshots taken after it are deleted in the same step, if
-    /// `deletes_newer`. When this returns, all of that is durable. The caller ensures that no
-    /// request is under way, since the host assumes the old content of the disk.
+    /// Restores the disk to its state when a snapshot was taken. The size of the disk does not
+    /// change, and blocks beyond the snapshot's end become holes. If `deletes_newer`, snapshots
+    /// taken after it are deleted in the same step. All of these changes are durable when this
+    /// returns. The caller ensures that no request is under way, since the host assumes the old
+    /// content of the disk.
     ///
-    /// Must run to its end, as [`Drive::create_snapshot`].
+    /// The call must run to completion, like [`Drive::create_snapshot`].
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `Corrupt` if the snapshot's map cannot be read; `InvalidInput` if it
-    /// is a bookmark, there are newer snapshots and `deletes_newer` is false, or more of the map
-    /// would change than memory is allowed for it: nothing is changed. After any other error, the
-    /// drive is rolled back or not, and takes no writes.
+    /// is a bookmark, if there are newer snapshots and `deletes_newer` is false, or if the changes
+    /// of the map would exceed its memory limit: nothing is changed. After any other error, the
+    /// drive may or may not be rolled back, and accepts no writes.
     pub async fn roll_back(&self, name: &str, deletes_newer: bool) -> Result<SnapshotInfo> {
         self.roll_back_if(name, deletes_newer, Rc::new(|| Ok(()))).await
     }
 
     /// Like [`Drive::roll_back`], for a drive that hosts may begin to use: `is_unused` is checked
-    /// in the step that replaces the disk. A host that comes after it knows no other disk.
+    /// in the step that replaces the disk. A host that connects after that step has seen no other
+    /// disk.
     ///
     /// # Errors
-    /// As [`Drive::roll_back`]; after an error of `is_unused`, nothing is changed.
+    /// Those of [`Drive::roll_back`]; after an error of `is_unused`, nothing is changed.
     pub async fn roll_back_if(
         &self,
         name: &str,
@@ -79,8 +81,8 @@ impl Drive {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
         }
-        // Nothing is freed meanwhile, so the originals of frames copied from now on stay in place,
-        // too.
+        // Nothing is freed during the turn, so the originals of frames copied after this point also
+        // stay in place.
         let turn = self.turn().await;
         let info = self.snapshot_info(name)?;
         let (superblock, entry) = self.to_roll_back_to(name, deletes_newer)?;
@@ -125,7 +127,7 @@ impl Drive {
     }
 
     /// Reaps blocks that were trimmed when the snapshot was taken but still counted as live in its
-    /// segment table: the segments may be in other use by now.
+    /// segment table: the segments may have been reused since.
     async fn take_down(&self, reader: &Reader<'_>, disk: &mut KeptDisk) -> Result<()> {
         loop {
             let KeptDisk { map, space, .. } = disk;
@@ -171,7 +173,7 @@ impl Drive {
         }
     }
 
-    /// Returns an error if more of a map was changed than one checkpoint may write.
+    /// Returns an error if the changes of a map exceed the amount that one checkpoint may write.
     fn check_changed(&self, disk: &KeptDisk) -> Result<()> {
         let most = Limits::for_map_cache(self.options.map_cache_bytes).changed_bytes;
         let what = "too much of the map changes at once: use a larger map cache, or extract the \

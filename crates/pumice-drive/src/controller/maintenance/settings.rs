@@ -1,9 +1,9 @@
-//! Changing settings that a drive keeps, while it is in use: the codec of new data, and the
+//! Changing settings that a drive stores, while it is in use: the codec of new data, and the
 //! thresholds for warnings about space.
 //!
 //! The settings are fields of the superblock, which is written as usual: one slot, sync, the other
 //! slot, sync. **Power loss** leaves the old settings or the new ones. Every frame names its own
-//! encoding, so either is right for any content of the log.
+//! encoding, so both are valid for any content of the log.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,21 +13,21 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Codec, Compressor, FrameForm};
 use crate::format::Superblock;
 
-/// Settings to change; `None` leaves one as it is.
+/// Settings to change; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingsChange {
-    /// Codec for new data. Frames of independent blocks need one that compresses.
+    /// Codec for new data. Frames of independent blocks need a codec that compresses.
     pub codec: Option<Codec>,
-    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold.
+    /// Shares of the capacity in use, in percent, that cause a warning; 0 disables a threshold.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
 }
 
-/// Settings that a drive keeps and that can be changed.
+/// Settings that a drive stores and that can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSettings {
     /// Codec for new data.
     pub codec: Codec,
-    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold.
+    /// Shares of the capacity in use, in percent, that cause a warning; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
 }
 
@@ -38,8 +38,8 @@ pub struct SettingsChanged {
     pub before: StoredSettings,
     /// The settings after the change.
     pub after: StoredSettings,
-    /// Whether the drive was opened with thresholds of its own ([`OpenOptions::warn_percent`]),
-    /// which take precedence over the stored ones until it is closed.
+    /// Whether the drive was opened with its own thresholds ([`OpenOptions::warn_percent`]), which
+    /// override the stored ones until it is closed.
     ///
     /// [`OpenOptions::warn_percent`]: crate::controller::OpenOptions::warn_percent
     pub is_warn_overridden: bool,
@@ -55,20 +55,20 @@ impl StoredSettings {
 }
 
 impl Drive {
-    /// Returns the settings that the drive keeps.
+    /// Returns the settings that the drive stores.
     pub fn settings(&self) -> StoredSettings {
         StoredSettings::of(self.core().superblock())
     }
 
-    /// Changes settings. When this returns, the change is durable, and the codec applies to data
-    /// written from now on; existing data stays as it is. Writes nothing if nothing differs.
+    /// Changes settings. When this returns, the change is durable, and the codec applies to all
+    /// data written afterwards; existing data stays as it is. Writes nothing if no setting differs.
     ///
-    /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
-    /// a drive that takes no writes until it is reopened.
+    /// The call must run to completion while the drive is open: if it is dropped while it writes
+    /// superblocks, the drive accepts no writes until it is reopened.
     ///
     /// # Errors
     /// `InvalidInput` for a codec that does not suit the drive's frames, `ReadOnly` or `Poisoned`:
-    /// nothing is changed. `Medium`: the drive takes no writes.
+    /// nothing is changed. `Medium`: the drive accepts no writes.
     pub async fn change_settings(&self, change: SettingsChange) -> Result<SettingsChanged> {
         let _turn = self.turn().await;
         self.core().check_writable(0, 0)?;

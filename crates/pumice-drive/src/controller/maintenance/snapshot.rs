@@ -1,9 +1,9 @@
-//! Taking and deleting snapshots: a snapshot is a checkpoint that is kept; a deletion is a
+//! Taking and deleting snapshots: a snapshot is a checkpoint that is retained; a deletion is a
 //! checkpoint without it.
 //!
 //! A snapshot is the disk at a moment between two batches, so it contains only whole writes. Taking
-//! one is a checkpoint with two more lists: the host waits for nothing that it would not wait for
-//! in any checkpoint.
+//! a snapshot is a checkpoint with two more lists: the host waits no longer than for any other
+//! checkpoint.
 
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{RegisteredClone, Snapshot, check_snapshot_name};
 
-/// Attempts to begin before the host uses up the room again.
+/// Attempts to begin before the host uses up the space again.
 const ATTEMPTS: u32 = 3;
 
 /// A snapshot, for display.
@@ -26,30 +26,30 @@ pub struct SnapshotInfo {
     pub name: String,
     /// Its identity, which a copy on another drive shares.
     pub guid: Uuid,
-    /// Number on this drive of the last batch in it.
+    /// Number of its last batch on this drive.
     pub sequence: u64,
     /// Time at which it was taken, in seconds since 1970.
     pub created_seconds: u64,
     /// Size of the disk in bytes.
     pub size_bytes: u64,
-    /// Bytes of the disk that held data other than zeroes, without ranges dropped as a whole.
+    /// Bytes of the disk that contained data other than zeroes, without ranges dropped as a whole.
     pub mapped_bytes: u64,
     /// Bytes of the stored frames that it names; 0 for a bookmark.
     pub live_bytes: u64,
     /// Bytes that the host wrote between the previous snapshot, or the creation of the drive, and
-    /// it.
+    /// this one.
     pub written_bytes: u64,
-    /// Bytes that it retains in segments that no other snapshot needs, and that are not live: its
-    /// deletion frees them.
+    /// Bytes that the snapshot retains in segments that no other snapshot needs, and that are not
+    /// live: its deletion frees them.
     pub alone_bytes: u64,
-    /// Bytes retained in segments that it and others need, and that are not live: the most that it
-    /// may retain together with them.
+    /// Bytes retained in segments that this and other snapshots need, and that are not live: the
+    /// maximum that it may retain together with them.
     #[serde(default)]
     pub shared_bytes: u64,
-    /// Whether it is deleted before a write is refused for space.
+    /// Whether it is deleted before a write is refused for lack of space.
     #[serde(default)]
     pub yields: bool,
-    /// Whether it is a bookmark, which serves to find later changes and has no data.
+    /// Whether it is a bookmark, which contains no data and serves to find later changes.
     #[serde(default)]
     pub is_bookmark: bool,
     /// Drives that read from it.
@@ -86,7 +86,7 @@ impl Drop for SuspendedChanges<'_> {
     }
 }
 
-/// Marks a snapshot as being created until dropped; the capacity cannot change meanwhile.
+/// Marks a snapshot as being created until dropped; the capacity cannot change during this time.
 struct Creating<'a>(&'a Drive);
 
 impl Drop for Creating<'_> {
@@ -96,24 +96,26 @@ impl Drop for Creating<'_> {
 }
 
 impl Drive {
-    /// Takes a snapshot of the disk at some moment during this call. When this returns, it is
-    /// durable, and so is every change before it. Writes continue meanwhile.
+    /// Takes a snapshot of the disk at some moment during this call. When this returns, the
+    /// snapshot is durable, and so is every change before it. Writes continue during the call.
     ///
-    /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
-    /// a drive that takes no writes until it is reopened.
+    /// The call must run to completion while the drive is open: if it is dropped while it writes
+    /// superblocks, the drive accepts no writes until it is reopened.
     ///
     /// # Errors
     /// `InvalidInput` for an impossible name, `AlreadyExists`, `NoSpace` if there are too few free
-    /// segments or too many snapshots, `Busy` during a resize, or if changes were suspended for it
-    /// and no longer are (see [`Drive::suspend_changes`]), `ReadOnly`: nothing is changed. After
-    /// `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes no writes.
+    /// segments or too many snapshots, `Busy` during a resize, or if changes were suspended for the
+    /// snapshot and no longer are (see [`Drive::suspend_changes`]), `ReadOnly`: nothing is changed.
+    /// After `Medium` or `Poisoned` the snapshot may or may not exist, and the drive accepts no
+    /// writes.
     pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotInfo> {
         check_snapshot_name(&new.name)?;
         self.with_core(|core| core.begin_snapshot(&new.name))?;
         let creating = Creating(self);
         let while_suspended = self.core().snapshots().changes_are_suspended_for(new.guid);
-        // Blocks of trims that were not reaped yet would count as live; they do if reaping fails.
-        // Reaping takes room in the log, and there is none while changes are suspended.
+        // Blocks of trims that were not reaped yet would count as live, as they do if reaping
+        // fails. Reaping needs space in the log, which is not available while changes are
+        // suspended.
         if !self.core().snapshots().changes_are_suspended() {
             let _ = self.reap_all().await;
         }
@@ -137,21 +139,22 @@ impl Drive {
     }
 
     /// Deletes a snapshot. When this returns, the deletion is durable; garbage collection frees the
-    /// space that only the snapshot retained. Must run to its end, as [`Drive::create_snapshot`].
+    /// space that only the snapshot retained. The call must run to completion, like
+    /// [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `Busy` while it is read (see [`Drive::view`]) or while the disk holds a part of
-    /// a snapshot sent since, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or
-    /// `Poisoned` the snapshot exists or does not, and the drive takes no writes.
+    /// `NotFound`, `Busy` while the snapshot is read (see [`Drive::view`]) or while the disk
+    /// contains a part of a snapshot sent since, `ReadOnly`, `NoSpace`: nothing is changed. After
+    /// `Medium` or `Poisoned` the snapshot may or may not exist, and the drive accepts no writes.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let mut deleted = self.delete_snapshots(&[name]).await?;
         Ok(deleted.pop().expect("one name, one snapshot"))
     }
 
-    /// Deletes several snapshots in one step, as [`Drive::delete_snapshot`] does one.
+    /// Deletes several snapshots in one step, otherwise like [`Drive::delete_snapshot`].
     ///
     /// # Errors
-    /// As [`Drive::delete_snapshot`].
+    /// Those of [`Drive::delete_snapshot`].
     pub async fn delete_snapshots(&self, names: &[&str]) -> Result<Vec<SnapshotInfo>> {
         let gone = names.iter().map(|name| self.snapshot_info(name));
         let gone = gone.collect::<Result<Vec<_>>>()?;
@@ -169,14 +172,14 @@ impl Drive {
         self.checkpoint_with(action).await
     }
 
-    /// Turns a snapshot into a bookmark: its data is given up, as when it is deleted, but its map
-    /// is kept, so that later changes can still be found. A bookmark does not yield. Must run to
-    /// its end, as [`Drive::create_snapshot`].
+    /// Turns a snapshot into a bookmark: its data is given up, as by a deletion, but its map is
+    /// retained, so that later changes can still be found. A bookmark does not yield. The call must
+    /// run to completion, like [`Drive::create_snapshot`].
     ///
     /// # Errors
     /// `NotFound`, `AlreadyExists` if it is a bookmark, `Corrupt` if it is damaged, `Busy` as for
     /// [`Drive::delete_snapshot`], `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or
-    /// `Poisoned` it is a bookmark or not, and the drive takes no writes.
+    /// `Poisoned` it may or may not be a bookmark, and the drive accepts no writes.
     pub async fn bookmark_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let info = self.snapshot_info(name)?;
         if info.is_bookmark {
@@ -202,29 +205,29 @@ impl Drive {
     }
 
     /// Suspends writes and trims until the snapshot with the identity `of` is begun, so that
-    /// snapshots of several drives are of one moment: suspend all drives before taking the first
+    /// snapshots of several drives show the same moment: suspend all drives before taking the first
     /// snapshot. Suspend only briefly, since the host waits.
     ///
     /// # Errors
     /// `ReadOnly`, `Poisoned`.
     pub async fn suspend_changes(&self, of: Uuid) -> Result<SuspendedChanges<'_>> {
         self.core().check_writable(0, 0)?;
-        // Taking the snapshot meanwhile cannot reap: see `create_snapshot`.
+        // Taking the snapshot cannot reap while changes are suspended: see `create_snapshot`.
         let _ = self.reap_all().await;
         self.with_core(|core| core.suspend_changes(of));
         Ok(SuspendedChanges { drive: self, of })
     }
 
-    /// Returns the snapshots, oldest first. The time grows with the number of segments that each of
-    /// them needs: see [`Drive::list_snapshots`].
+    /// Returns the snapshots, oldest first. The time grows with the number of segments that each
+    /// snapshot needs: see [`Drive::list_snapshots`].
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         let core = self.core();
         (0..core.snapshots().kept().len()).filter_map(|at| info_at(&core, at)).collect()
     }
 
-    /// Returns the snapshots, oldest first, and lets other tasks run after each: the figures of
-    /// each are of a different moment. A snapshot taken meanwhile is left out, and a deleted one
-    /// may be.
+    /// Returns the snapshots, oldest first, and lets other tasks run after each, so that the
+    /// figures of each are of a different moment. A snapshot taken during the call is omitted, and
+    /// a deleted one may be.
     pub async fn list_snapshots(&self) -> Vec<SnapshotInfo> {
         let kept = |core: &Core, at: SeqNo| {
             core.snapshots().kept().binary_search_by_key(&at, |kept| kept.entry.watermark).ok()
@@ -250,7 +253,7 @@ impl Drive {
     }
 }
 
-/// Returns the facts about the snapshot at an index.
+/// Returns the properties of the snapshot at an index.
 fn info_at(core: &Core, at: usize) -> Option<SnapshotInfo> {
     let all = core.snapshots().kept();
     let kept = all.get(at)?;

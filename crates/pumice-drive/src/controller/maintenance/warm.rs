@@ -1,11 +1,11 @@
-//! Discarding warm segments that no flush needs any more, and zeroing the segment that the host
-//! gets next; `core::reclaim::warm` decides which.
+//! Discarding warm segments that no flush needs any more, and zeroing the next segment of the host;
+//! `core::reclaim::warm` decides which.
 //!
-//! One task does both, one segment after the other, concurrently with everything else: a segment is
-//! held meanwhile, so nothing is in progress in it. Only this task ends a hold, and it runs as long
-//! as the drive: no segment is handed out while it is being discarded. A shrink waits until no
-//! segment that it removes is warm or held. While room is low, the task reserves space instead:
-//! `core::reclaim::low_room`.
+//! One task does both, one segment after the other, concurrently with everything else. It holds a
+//! segment while it works on it, so no other operation uses the segment. Only this task ends a
+//! hold, and it runs as long as the drive, so no segment is allocated while it is being discarded.
+//! A shrink waits until no segment that it removes is warm or held. While room is low, the task
+//! reserves space instead: `core::reclaim::low_room`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::super::drive::Drive;
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::format::BATCH_ALIGNMENT;
 
-/// Zeroes that are written at a time.
+/// Number of zero bytes written at a time.
 const ZERO_BYTES: u32 = 1 << 20;
 
 impl Drive {
@@ -34,7 +34,7 @@ impl Drive {
         }
     }
 
-    /// Reserves the space that a drive keeps while room is low, before the drive is used.
+    /// Reserves the space that a drive retains while room is low, before the drive is used.
     pub(in super::super) async fn settle_room(&self) {
         let next = |core: &mut Core| {
             core.reclaim().has_low_room().then(|| core.begin_free_work()).flatten()
@@ -76,7 +76,7 @@ impl Drive {
 
     /// Waits until no free segment is held or waits to be discarded, as the caller has arranged.
     pub(in super::super) async fn until_nothing_cools(&self) {
-        // The space kept while room is low depends on the segments that snapshots retain.
+        // The space retained while room is low depends on the segments that snapshots retain.
         self.with_core(|core| core.wake(Wakes::WARMER));
         let is_over = |core: &mut Core| core.nothing_cools().then_some(());
         self.wait_for(&self.queues.progress, is_over).await;
@@ -90,7 +90,8 @@ impl Drive {
         }
     }
 
-    /// Reserves the space of a segment in the file system. Returns whether it has it.
+    /// Allocates the space of a segment in the file system. Returns whether the segment has its
+    /// space.
     pub(super) async fn take_space(&self, segment: SegmentId) -> bool {
         let taken = self.medium.preallocate(segment).await;
         if let Err(error) = &taken {
@@ -102,7 +103,7 @@ impl Drive {
     /// Discards a segment that nothing names.
     pub(super) async fn discard_free(&self, segment: SegmentId) {
         if let Err(error) = self.medium.discard(segment).await {
-            // Its bytes stay, and do no harm.
+            // Its bytes remain, and do no harm.
             tracing::warn!(%segment, error = %error.chain(), "cannot discard a free segment");
         }
     }

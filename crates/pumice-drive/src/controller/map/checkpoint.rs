@@ -1,4 +1,4 @@
-//! The map's side of a checkpoint, and the queries that garbage collection of metadata makes.
+//! The map's part in a checkpoint, and the queries that garbage collection of metadata makes.
 //!
 //! ```text
 //! begin --> each pending leaf: content, written, checkpointed
@@ -6,9 +6,10 @@
 //!       --> page addresses and the dropped snapshot go into the root --> durable --> end
 //! ```
 //!
-//! The map continues to change, and the checkpoint is of the moment it began: a pending leaf is set
-//! aside (*frozen*) before its first change, a page to be written before one of its entries changes
-//! without the checkpoint. Records that the previous checkpoint needs stay named until `end`.
+//! The map continues to change, and the checkpoint shows the moment at which it began: a pending
+//! leaf is set aside (*frozen*) before its first change; a page to be written is set aside before
+//! one of its entries changes without the checkpoint. Records that the previous checkpoint needs
+//! stay named until `end`.
 
 use std::collections::HashMap;
 
@@ -47,7 +48,7 @@ pub(super) struct Running {
     frozen: HashMap<u64, Leaf>,
     frozen_bytes: usize,
     frozen_pages: HashMap<u32, Box<[u64; DIRECTORY_PAGE_LEAVES]>>,
-    /// Places dead when this checkpoint is durable; packed.
+    /// Places that will be dead when this checkpoint is durable; packed.
     superseded: Vec<u64>,
 }
 
@@ -113,7 +114,8 @@ impl L2p {
         leaf
     }
 
-    /// Returns a pending leaf as it was when the checkpoint began. Runs are appended to `target`.
+    /// Returns the content of a pending leaf when the checkpoint began. Runs are appended to
+    /// `target`.
     ///
     /// # Panics
     /// If the leaf is not pending.
@@ -131,8 +133,8 @@ impl L2p {
         }
     }
 
-    /// Notes that a pending leaf, as it was when the checkpoint began, is at `entry` from now on.
-    /// It may be loaded from there at any time after.
+    /// Records that the content of a pending leaf when the checkpoint began is now stored at
+    /// `entry`. The leaf may be loaded from there at any later time.
     ///
     /// # Panics
     /// If the leaf is not pending.
@@ -211,10 +213,10 @@ impl L2p {
         }
     }
 
-    /// Notes where the running checkpoint wrote a dirty page.
+    /// Records where the running checkpoint wrote a dirty page.
     ///
     /// # Panics
-    /// If the checkpoint was not to write the page.
+    /// If the checkpoint need not write the page.
     pub(crate) fn set_page_address(&mut self, number: u32, address: MetadataAddress) {
         let running = self.running.as_mut().expect("no checkpoint is running");
         let page = self.directory.page_mut(number);
@@ -234,7 +236,7 @@ impl L2p {
     }
 
     /// Ends the running checkpoint, whose root must be durable. Returns the addresses that only the
-    /// checkpoint before it named.
+    /// previous checkpoint named.
     ///
     /// # Panics
     /// If a leaf or a page of it was not written.
@@ -253,8 +255,8 @@ impl L2p {
         unpacked(&running.superseded).collect()
     }
 
-    /// Abandons the running checkpoint, if there is one: its unwritten records, and the records it
-    /// would have made dead, are left to the next one.
+    /// Abandons the running checkpoint, if there is one. The next one inherits its unwritten
+    /// records and the records that it would have made dead.
     pub(crate) fn abandon_checkpoint(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.superseded.extend(running.superseded);
@@ -276,7 +278,7 @@ impl L2p {
         unpacked(&self.superseded)
     }
 
-    /// Sets, packed, the places that the newest checkpoint names and this map does not: for the map
+    /// Sets the places, packed, that the newest checkpoint names and this map does not: for the map
     /// of a disk that is rolled back.
     pub(crate) fn supersede(&mut self, places: Vec<u64>) {
         assert!(self.running.is_none(), "this map was just restored");
@@ -292,8 +294,8 @@ impl L2p {
     }
 
     /// Returns the maximum bytes of leaves that changed since the newest checkpoint: the memory
-    /// that recovery would need if the drive died now, including leaves that a checkpoint under way
-    /// has already written.
+    /// that recovery would need if the drive stopped now, including leaves that a checkpoint under
+    /// way has already written.
     pub(crate) fn unsaved_bytes(&self) -> usize {
         self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
@@ -304,8 +306,8 @@ impl L2p {
         leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(address)
     }
 
-    /// Makes the next checkpoint write a leaf again, or the running one if it has yet to. Returns
-    /// whether the leaf was in memory; if not, it must be loaded first.
+    /// Makes the next checkpoint write a leaf again, or the running one if it has not written it
+    /// yet. Returns whether the leaf was in memory; if not, it must be loaded first.
     pub(crate) fn touch_leaf(&mut self, leaf: u64) -> bool {
         let Location::Slot(number) = self.directory.location(leaf) else { return false };
         let slot = self.slab.slot(number);
@@ -323,7 +325,8 @@ impl L2p {
         self.directory.page(page).is_some_and(|page| page.address == Some(address))
     }
 
-    /// Makes the next checkpoint write a directory page again, or the running one if it has yet to.
+    /// Makes the next checkpoint write a directory page again, or the running one if it has not
+    /// written it yet.
     ///
     /// # Panics
     /// If the page does not exist.
@@ -334,7 +337,7 @@ impl L2p {
         assert!(page.dirty || page.pending, "a touched page is written");
     }
 
-    /// Marks a slot and its page dirty; a pending one is set aside first.
+    /// Marks a slot and its page dirty; a pending slot is set aside first.
     pub(super) fn mark_changed(&mut self, number: u32) {
         let slot = self.slab.slot(number);
         let (leaf, pending) = (slot.leaf, slot.is_pending());
@@ -352,7 +355,7 @@ impl L2p {
         self.directory.page_mut(page_of(leaf)).dirty = true;
     }
 
-    /// Sets a page aside, if the running checkpoint has yet to write it, before an entry of it
+    /// Sets a page aside, if the running checkpoint has yet to write it, before one of its entries
     /// changes without the checkpoint.
     pub(super) fn freeze_page(&mut self, number: u32) {
         let pending = self.directory.page(number).is_some_and(|page| page.pending);

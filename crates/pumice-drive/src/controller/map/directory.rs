@@ -1,17 +1,18 @@
 //! The resident directory: the content of each leaf, 8 bytes a leaf, in pages of 512 leaves.
 //!
 //! An entry is a packed [`DirectoryEntry`], the same as on the medium, or the number of the slot
-//! that holds the leaf in memory. A page that does not exist is 512 holes. A page whose entries
-//! form a few runs of equal entries is kept as those runs, so that a few scattered blocks on a huge
-//! disk, or fills of any length, take no 4 KiB each.
+//! that contains the leaf in memory. A page that does not exist is 512 holes. A page whose entries
+//! form a few runs of equal entries is stored as those runs, so that a few scattered blocks on a
+//! huge disk, or fills of any length, do not occupy 4 KiB each.
 
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 
-/// The two highest bits, which no packed [`DirectoryEntry`] has both set, say that the rest is the
-/// number of a slot.
+/// The two highest bits, which no packed [`DirectoryEntry`] has both set, indicate that the rest is
+/// the number of a slot.
 const SLOT_TAG: u64 = 0b11 << 62;
 
-/// Most runs of a page that is kept as runs: a sixteenth of its entries. Arbitrary beyond that.
+/// Maximum number of runs of a page that is stored as runs: a sixteenth of its entries. Otherwise
+/// arbitrary.
 const RUNS_MAX: usize = 16;
 const _: () = assert!(RUNS_MAX < DIRECTORY_PAGE_LEAVES, "runs are fewer than entries");
 const _: () =
@@ -92,7 +93,7 @@ impl Entries {
     }
 }
 
-/// Returns the run in which an entry lies.
+/// Returns the run that contains an entry.
 fn run_at(runs: &[(u16, u64)], index: usize) -> usize {
     let after = runs.partition_point(|run| usize::from(run.0) <= index);
     after.checked_sub(1).expect("the first run starts at 0")
@@ -105,7 +106,7 @@ fn start_of_run(index: usize) -> u16 {
 /// 512 entries, and their state on the medium.
 pub(super) struct Page {
     entries: Entries,
-    /// The address where a checkpoint wrote the page last.
+    /// The address at which a checkpoint last wrote the page.
     pub(super) address: Option<MetadataAddress>,
     /// Whether the page changed since the last checkpoint began.
     pub(super) dirty: bool,
@@ -113,12 +114,12 @@ pub(super) struct Page {
     pub(super) pending: bool,
 }
 
-/// The location of a leaf, as the directory has it.
+/// The location of a leaf according to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// It is in memory, in this slot.
+    /// The leaf is in memory, in this slot.
     Slot(u32),
-    /// It is not in memory.
+    /// The leaf is not in memory.
     Entry(DirectoryEntry),
 }
 
@@ -159,7 +160,7 @@ impl Directory {
         directory
     }
 
-    /// Makes room for `leaf_count` leaves.
+    /// Adds space for `leaf_count` leaves.
     pub(super) fn grow(&mut self, leaf_count: u64) {
         let pages = u32::try_from(leaf_count.div_ceil(DIRECTORY_PAGE_LEAVES as u64));
         let pages = pages.expect("the number of a directory page has 32 bits") as usize;
@@ -192,12 +193,12 @@ impl Directory {
         debug_assert_eq!(self.location(leaf), location, "the entry of a leaf reads back");
     }
 
-    /// Returns a page, if it exists and is one of the drive's.
+    /// Returns a page, if it exists and belongs to the drive.
     pub(super) fn page(&self, page: u32) -> Option<&Page> {
         self.pages.get(page as usize)?.as_deref()
     }
 
-    /// Returns the first page from `page` on that exists; the number of pages if no more exists.
+    /// Returns the first existing page from `page` on; the number of pages if no more exists.
     pub(super) fn absent_end(&self, page: u32) -> u64 {
         let rest = self.pages.get(page as usize..).expect("a page of the drive");
         let absent = rest.iter().position(Option::is_some).unwrap_or(rest.len());

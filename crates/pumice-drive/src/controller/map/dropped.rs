@@ -1,13 +1,12 @@
 //! Ranges of whole leaves that became a hole or a fill in one step.
 //!
-//! A range is *unreaped* while the former content of its leaves is still to be released; as that is
-//! done, the range shrinks from the front, and the directory records the leaves' new content. A
-//! fill of whole directory pages that do not exist is *retained* instead, so that it needs no
-//! pages.
+//! A range is *unreaped* until the former content of its leaves is released; as leaves are reaped,
+//! the range shrinks from the front, and the directory records the leaves' new content. A fill of
+//! whole directory pages that do not exist is *retained* instead, so that it needs no pages.
 //!
-//! Invariants: ranges do not overlap; retained ones begin and end at multiples of a directory page
-//! whose leaves have no entries. So there are no more of them than pages, and unreaped ranges last
-//! only until the reaper reaches them.
+//! Invariants: ranges do not overlap; retained ranges begin and end at page boundaries of the
+//! directory, and their leaves have no entries. Their number is thus at most the number of pages,
+//! and unreaped ranges last only until the reaper reaches them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use crate::format::DIRECTORY_PAGE_LEAVES;
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 
-/// Leaves that became a hole or a fill in one step, as a checkpoint notes them.
+/// Leaves that became a hole or a fill in one step, as a checkpoint records them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DroppedRange {
     /// The first leaf.
@@ -42,14 +41,14 @@ pub(super) struct Dropped {
 }
 
 impl Range {
-    /// Returns the number of its leaves, from `start` on, that hold data.
+    /// Returns the number of its leaves, from `start` on, that contain data.
     fn data_leaves(&self, start: u64) -> u64 {
         if self.mapping.is_zero() { 0 } else { self.end - start }
     }
 }
 
 impl Dropped {
-    /// Returns the new content of `leaf`, if it lies in a range.
+    /// Returns the new content of `leaf`, if it is in a range.
     #[inline]
     pub(super) fn get(&self, leaf: u64) -> Option<Mapping> {
         if self.is_empty() {
@@ -58,7 +57,7 @@ impl Dropped {
         self.range_at(leaf).map(|range| range.mapping)
     }
 
-    /// Returns the range in which `leaf` lies.
+    /// Returns the range that contains `leaf`.
     pub(super) fn range_at(&self, leaf: u64) -> Option<DroppedRange> {
         let within = |ranges: &BTreeMap<u64, Range>| {
             let (&start, &Range { end, mapping }) = ranges.range(..=leaf).next_back()?;
@@ -68,7 +67,7 @@ impl Dropped {
         within(&self.unreaped).or_else(|| within(&self.retained))
     }
 
-    /// Returns the first leaf from `leaf` on that lies in a range.
+    /// Returns the first leaf from `leaf` on that is in a range.
     pub(super) fn next_from(&self, leaf: u64) -> Option<u64> {
         if self.is_empty() {
             return None;
@@ -82,7 +81,7 @@ impl Dropped {
         next
     }
 
-    /// Notes that the leaves `start..end` are `mapping` from now on.
+    /// Records that the leaves `start..end` are now `mapping`.
     pub(super) fn insert(&mut self, start: u64, end: u64, mapping: Mapping) {
         assert!(start < end, "a range has a leaf or more");
         assert!(!matches!(mapping, Mapping::Frame { .. }), "a frame is shorter than a leaf");
@@ -93,7 +92,7 @@ impl Dropped {
         debug_assert!(self.is_valid(), "dropped ranges are invalid after an insertion");
     }
 
-    /// Takes `leaf` out of the range it lies in; returns the content it had become.
+    /// Removes `leaf` from its range. Returns the new content that the range recorded for it.
     pub(super) fn take_out(&mut self, leaf: u64) -> Option<Mapping> {
         let mapping = self.get(leaf)?;
         self.clear(leaf, leaf + 1);
@@ -114,8 +113,8 @@ impl Dropped {
         ranges.map(|(&start, &Range { end, mapping })| DroppedRange { start, end, mapping })
     }
 
-    /// Notes that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are reaped and
-    /// have their entries.
+    /// Records that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are reaped
+    /// and have their entries.
     pub(super) fn reaped_to(&mut self, leaf: u64) {
         let (start, range) = self.unreaped.pop_first().expect("a range is being taken down");
         assert!(start < leaf, "taking down a range makes progress");
@@ -125,7 +124,7 @@ impl Dropped {
         }
     }
 
-    /// Notes that the leaves below `leaf` in that range, which belong to directory pages that do
+    /// Records that the leaves below `leaf` in that range, which belong to directory pages that do
     /// not exist, stay a fill without entries.
     pub(super) fn retain_to(&mut self, leaf: u64) {
         let range = self.next_unreaped().expect("a range is being taken down");
@@ -140,12 +139,12 @@ impl Dropped {
         debug_assert!(self.is_valid(), "dropped ranges are invalid after a part was retained");
     }
 
-    /// Returns the number of leaves in retained ranges that hold data.
+    /// Returns the number of leaves in retained ranges that contain data.
     pub(super) fn retained_data_leaves(&self) -> u64 {
         self.retained_data_leaves
     }
 
-    /// Returns all ranges, in order. A restored map takes them as unreaped and finds out again
+    /// Returns all ranges, in order. A restored map treats them as unreaped and determines again
     /// which to retain.
     pub(super) fn ranges(&self) -> Vec<DroppedRange> {
         let all = self.unreaped.iter().chain(&self.retained);
@@ -158,8 +157,8 @@ impl Dropped {
         ranges
     }
 
-    /// Returns the bytes of memory in use, about: a B-tree entry is its key, its value and half a
-    /// node's spare.
+    /// Returns the approximate bytes of memory in use: a B-tree entry is its key, its value and
+    /// half a node's spare.
     pub(super) fn memory_bytes(&self) -> usize {
         let ranges = self.unreaped.len() + self.retained.len();
         ranges * 2 * (size_of::<u64>() + size_of::<Range>())
@@ -184,7 +183,7 @@ impl Dropped {
         self.unreaped.is_empty() && self.retained.is_empty()
     }
 
-    /// Takes `start..end` out of all ranges. The rest of retained pages is unreaped again: the
+    /// Removes `start..end` from all ranges. The rest of retained pages is unreaped again: the
     /// pages are about to exist.
     fn clear(&mut self, start: u64, end: u64) {
         take(&mut self.unreaped, start, end);
@@ -203,7 +202,7 @@ impl Dropped {
     }
 }
 
-/// Cuts `start..end` out of `ranges` and returns the parts that were there.
+/// Cuts `start..end` out of `ranges` and returns the removed parts.
 fn take(ranges: &mut BTreeMap<u64, Range>, start: u64, end: u64) -> Vec<(u64, Range)> {
     assert!(start < end, "leaves are cut out of ranges");
     split(ranges, start);
@@ -227,7 +226,7 @@ fn split(ranges: &mut BTreeMap<u64, Range>, at: u64) {
     }
 }
 
-/// Adds `start..end`, which lies in no range; neighbours that became the same join.
+/// Adds `start..end`, which overlaps no range, and joins neighbours with the same mapping.
 fn put(ranges: &mut BTreeMap<u64, Range>, mut start: u64, mut end: u64, mapping: Mapping) {
     if start >= end {
         return;

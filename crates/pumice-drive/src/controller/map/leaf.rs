@@ -2,8 +2,8 @@
 //!
 //! Invariants, checked by `Leaf::check_invariants`: the runs partition 0..1024 in order; the first
 //! starts at 0; no two neighbours are the same hole or the same fill; a run ends within its frame.
-//! A frame written whole is one run; a frame with dead parts is as many runs as it has live pieces.
-//! Tables of frames of independent blocks are stored next to the runs: see [`super::tables`].
+//! A frame written whole is one run; a partly dead frame has one run for each live piece. Tables of
+//! frames of independent blocks are stored next to the runs: see [`super::tables`].
 
 use super::super::place::{FrameAddress, FramePlace};
 use super::tables::{FrameTable, Tables, fits};
@@ -36,10 +36,10 @@ const _: () =
 const HOLE: u32 = 0;
 const FILL: u32 = 1;
 
-/// Blocks of the frames that a lost leaf seems to map: the most that a frame has.
+/// Blocks of the frames that a lost leaf seems to map: the maximum of a frame.
 const LOST_FRAME_BLOCKS: u8 = 64;
 
-/// Bytes of each, which are never counted.
+/// Bytes of each such frame, which are never counted.
 const LOST_FRAME_BYTES: u32 = 64;
 
 impl Run {
@@ -102,7 +102,7 @@ impl Run {
         FrameAddress { segment: SegmentId(self.segment), offset: self.offset }
     }
 
-    /// Returns the block of the leaf at which the run's frame begins; only a damaged map has a
+    /// Returns the block of the leaf at which the run's frame begins. Only a damaged map has a
     /// frame that begins before its leaf.
     fn frame_start(&self) -> Option<u16> {
         self.start.checked_sub(self.index.into())
@@ -130,7 +130,7 @@ impl Run {
         Run { start, index, ..*self }
     }
 
-    /// Returns whether `next` continues this run so that both can be one.
+    /// Returns whether `next` continues this run so that the two can be joined.
     fn joins(&self, next: &Run) -> bool {
         self.blocks == 0
             && next.blocks == 0
@@ -139,7 +139,7 @@ impl Run {
     }
 }
 
-/// 1024 blocks as runs. A leaf without runs fills a free slot and is never asked.
+/// 1024 blocks as runs. A leaf without runs fills a free slot and is never looked up.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leaf {
     runs: Vec<Run>,
@@ -172,7 +172,7 @@ impl Leaf {
         let mapping = Mapping::Frame { place, index: 0 };
         let mut runs: Vec<Run> = starts.map(|start| Run::new(start, mapping)).collect();
         if blocks < LEAF_BLOCKS {
-            // The disk ends there.
+            // The disk ends after these blocks.
             runs.push(Run::new(blocks, Mapping::Hole));
         }
         Self { runs, tables: Tables::default() }
@@ -181,8 +181,8 @@ impl Leaf {
     /// Decodes a leaf from its bytes on the medium.
     ///
     /// # Errors
-    /// `Corrupt` unless it is a partition into possible runs whose frames lie within `limits`, with
-    /// tables that these frames may have.
+    /// `Corrupt` unless the bytes are a partition into possible runs whose frames are within
+    /// `limits`, with tables that these frames may have.
     pub(crate) fn decode(bytes: &[u8], limits: &MapLimits) -> Result<Self> {
         let run = |(start, content)| {
             let mapping = match content {
@@ -237,8 +237,8 @@ impl Leaf {
         if may_have { self.tables.number_of(run.address()) } else { None }
     }
 
-    /// Returns for each table whether it goes to the medium: whether all runs that name the address
-    /// of its frame belong to that frame. In a damaged map they may not.
+    /// Returns for each table whether it is written to the medium: whether all runs that name the
+    /// address of its frame belong to that frame. In a damaged map they may not.
     fn tables_to_store(&self) -> Vec<bool> {
         let mut found = vec![(0, 0u8, true); self.tables.len()];
         for (at, run) in self.runs.iter().enumerate() {
@@ -272,7 +272,7 @@ impl Leaf {
         }
     }
 
-    /// Returns how many blocks map to a frame that begins at block `start`.
+    /// Returns the number of blocks that map to a frame that begins at block `start`.
     fn live_blocks(&self, start: u16, place: FramePlace) -> u8 {
         let first = self.run_at(start);
         let end = LEAF_BLOCKS.min(start + u16::from(place.blocks));
@@ -293,7 +293,7 @@ impl Leaf {
         }
     }
 
-    /// Returns the number of blocks that hold data.
+    /// Returns the number of blocks that contain data.
     pub(super) fn mapped_blocks(&self) -> u64 {
         let mapped = self.runs().filter(|(_, _, mapping)| !mapping.is_zero());
         let blocks = mapped.map(|(_, count, _)| u64::from(count)).sum();
@@ -318,7 +318,7 @@ impl Leaf {
         Some(LivePiece { start: piece.start, index: piece.index, count })
     }
 
-    /// Returns the mapping of `block` and how many blocks from it on continue the same run.
+    /// Returns the mapping of `block` and the number of blocks, from it on, in the same run.
     pub(super) fn lookup(&self, block: u16) -> (Mapping, u16) {
         let at = self.run_at(block);
         let rest = self.run_end(at).checked_sub(block).expect("a run is found before its end");
@@ -327,8 +327,8 @@ impl Leaf {
     }
 
     /// Maps `count` blocks from `start` on to `mapping`, whose frame index belongs to `start`, and
-    /// reports every frame piece that was mapped there before. Returns how many of the blocks were
-    /// zeroes.
+    /// reports every frame piece that was mapped there before. Returns the number of these blocks
+    /// that were zeroes.
     pub(super) fn replace(
         &mut self,
         start: u16,
@@ -367,7 +367,7 @@ impl Leaf {
         zeroes
     }
 
-    /// Notes that a piece, which ends at block `end`, no longer maps to its frame.
+    /// Records that a piece, which ends at block `end`, no longer maps to its frame.
     #[inline]
     fn release_table(&mut self, piece: Run, end: u16) {
         if piece.blocks >= TABLE_BLOCKS_MIN
@@ -378,8 +378,8 @@ impl Leaf {
         }
     }
 
-    /// Puts `new` (ending at `end`) over the runs `first..=last`, keeping the parts of them outside
-    /// of it and joining equal holes and fills.
+    /// Puts `new` (ending at `end`) over the runs `first..=last`, retaining their parts outside of
+    /// it and joining equal holes and fills.
     fn splice(&mut self, first: usize, last: usize, new: Run, end: u16) {
         assert!(first <= last && last < self.runs.len(), "runs of the leaf are replaced");
         assert!(self.runs[first].start <= new.start, "the first replaced run holds the new start");
@@ -408,7 +408,8 @@ impl Leaf {
         if let Some(rest) = rest
             && !pieces[used - 1].joins(&rest)
         {
-            // With a neighbour kept on the left, `new` and a rest on the right, all three are used.
+            // With a retained neighbour on the left, `new` and a rest on the right, all three are
+            // used.
             pieces[used] = rest;
             used += 1;
         }
@@ -428,14 +429,14 @@ impl Leaf {
         Self::runs_of(Some(self))
     }
 
-    /// As [`Leaf::runs`] of a leaf, if there is one.
+    /// Like [`Leaf::runs`], for a leaf that may not exist.
     pub(super) fn runs_of(leaf: Option<&Self>) -> impl Iterator<Item = (u16, u16, Mapping)> {
         let runs = leaf.map_or(&[][..], |leaf| &leaf.runs);
         let ends = runs.iter().skip(1).map(|next| next.start).chain([LEAF_BLOCKS]);
         runs.iter().zip(ends).map(|(run, end)| (run.start, end - run.start, run.mapping()))
     }
 
-    /// Returns the bytes of memory that the leaf's runs and tables take.
+    /// Returns the bytes of memory that the leaf's runs and tables occupy.
     pub(super) fn memory_bytes(&self) -> usize {
         self.runs.capacity() * size_of::<Run>() + self.tables.memory_bytes()
     }
@@ -447,8 +448,8 @@ impl Leaf {
 
     #[inline]
     fn run_at(&self, block: u16) -> usize {
-        // Where every block is a run of its own, as random writes leave a leaf, there is nothing to
-        // search: a search costs ten unpredictable branches.
+        // If every block is a separate run, as after random writes, no search is necessary: a
+        // search costs ten unpredictable branches.
         assert!(block < LEAF_BLOCKS, "a block is asked for that is not in the leaf");
         if self.runs.len() == usize::from(LEAF_BLOCKS) {
             return usize::from(block);
@@ -461,7 +462,7 @@ impl Leaf {
         self.runs.get(at + 1).map_or(LEAF_BLOCKS, |next| next.start)
     }
 
-    /// Checks the invariants that take no walk, and in debug builds all.
+    /// Checks the invariants that need no walk, and in debug builds all.
     ///
     /// # Panics
     /// If one is violated.

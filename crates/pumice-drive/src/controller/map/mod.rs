@@ -1,4 +1,4 @@
-//! The logical-to-physical map: which frame holds which block.
+//! The logical-to-physical map: the frame that contains each block.
 //!
 //! ```text
 //! directory: pages of 512 entries --> hole | fill | address of a leaf on the medium | slot
@@ -7,17 +7,17 @@
 //! dropped:   ranges of whole leaves that became a hole or a fill in one step, not yet reaped
 //! ```
 //!
-//! The directory is resident, leaves are *paged*: loaded when needed, evicted under a budget when
-//! the medium has their current content, written by checkpoints. A leaf that is only on the medium
-//! must be loaded before it is changed or looked up ([`Lookup::Missing`], [`L2p::missing`],
-//! [`L2p::install`]); the core checks that and changes the leaf in one call.
+//! The directory is resident. Leaves are *paged*: loaded when needed, evicted under a budget when
+//! the medium has their current content, and written by checkpoints. A leaf that is only on the
+//! medium must be loaded before it is changed or looked up ([`Lookup::Missing`], [`L2p::missing`],
+//! [`L2p::install`]); the core checks that the leaf is in memory and changes it in one call.
 //!
-//! Trimming any length takes constant work per call: whole leaves are only noted in `dropped`,
-//! which every look-up asks first, and [`L2p::reap`] removes the old leaves in bounded steps. A
-//! leaf that is written to before then is taken out of the range immediately.
+//! A trim of any length takes constant work per call: whole leaves are only recorded in `dropped`,
+//! which every look-up checks first, and [`L2p::reap`] removes the old leaves in bounded steps. A
+//! leaf that is written before it is reaped is removed from the range immediately.
 //!
-//! Pure: does no I/O, sees no bytes of data and waits for nothing. It reports pieces of frames that
-//! died as [`Released`], and its own records that died at the end of a checkpoint.
+//! The map is pure: it does no I/O, sees no bytes of data and never waits. It reports pieces of
+//! frames that died as [`Released`], and its own dead records at the end of a checkpoint.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -55,7 +55,8 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, SIZE
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 
-/// Leaves of dropped ranges examined to find those to load: examining them takes some microseconds.
+/// Number of leaves of dropped ranges to examine for leaves that must be loaded. Examining them
+/// takes some microseconds.
 const REAP_AHEAD: usize = 1024;
 
 /// The mapping of one logical block.
@@ -63,19 +64,20 @@ const REAP_AHEAD: usize = 1024;
 pub(crate) enum Mapping {
     /// Never written, or trimmed: reads as zeroes.
     Hole,
-    /// Every byte is this one.
+    /// All bytes of the block have this value.
     Fill(u8),
     /// Block `index` of a frame.
     Frame {
         /// The frame.
         place: FramePlace,
-        /// Which of its blocks.
+        /// The index of the block in the frame.
         index: u8,
     },
 }
 
 impl Mapping {
-    /// Returns whether the block reads as zeroes, whatever is written elsewhere: it holds no data.
+    /// Returns whether the block reads as zeroes, whatever is written elsewhere: it contains no
+    /// data.
     #[inline]
     pub(crate) fn is_zero(self) -> bool {
         matches!(self, Self::Hole | Self::Fill(0))
@@ -97,9 +99,9 @@ pub(crate) struct Released {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// Its mapping, and the number of blocks, from it on and within its leaf, over which the same
-    /// run continues: frame indexes count up, holes and fills stay.
+    /// run continues: frame indexes increase, holes and fills stay the same.
     Run(Mapping, u64),
-    /// The leaf of this number must be loaded first.
+    /// The leaf with this number must be loaded first.
     Missing(u64),
 }
 
@@ -114,7 +116,7 @@ impl Lookup {
     }
 }
 
-/// The result of a look-up, and the slot of the leaf that it asked.
+/// The result of a look-up, and the slot of the leaf that was searched.
 struct Found {
     lookup: Lookup,
     slot: Option<u32>,
@@ -125,7 +127,7 @@ struct Found {
 pub(crate) struct LivePiece {
     /// The first block, within its leaf.
     pub(crate) start: u16,
-    /// Which block of the frame it is.
+    /// The index of the first block in the frame.
     pub(crate) index: u8,
     /// Number of blocks.
     pub(crate) count: u8,
@@ -138,7 +140,7 @@ pub(crate) enum Reap {
     Done,
     /// More is left.
     More,
-    /// More is left, and the leaf of this number must be loaded first.
+    /// More is left, and the leaf with this number must be loaded first.
     Missing(u64),
 }
 
@@ -160,12 +162,12 @@ pub(crate) struct L2p {
     dropped: Dropped,
     leaf_count: u64,
     budget_bytes: usize,
-    /// Blocks of leaves that are not holes; retained ranges are not counted, unreaped ranges count
+    /// Blocks of leaves that are not holes. Retained ranges are not counted; unreaped ranges count
     /// with their former content.
     leaf_mapped_blocks: u64,
     /// Places that the newest checkpoint names and the next one will not; packed.
     superseded: Vec<u64>,
-    /// Bytes of leaves that checkpoints wrote since the last one that was completed.
+    /// Bytes of leaves that checkpoints wrote since the last completed one.
     unnamed_bytes: usize,
     running: Option<Running>,
     hits: u64,
@@ -174,7 +176,7 @@ pub(crate) struct L2p {
 }
 
 impl L2p {
-    /// Creates a map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of
+    /// Creates a map of `blocks` logical blocks, all holes, that caches up to `budget_bytes` of
     /// clean leaves in memory in addition to the dirty leaves.
     pub(crate) fn new(blocks: u64, budget_bytes: usize) -> Self {
         assert!(blocks <= SIZE_BYTES_MAX / BLOCK_BYTES as u64, "blocks of the largest disk");
@@ -208,7 +210,7 @@ impl L2p {
         assert!(end <= leaf_end, "blocks {lba}..{end} are not on the drive");
     }
 
-    /// Returns the mapping of `lba`, a block of the drive, and notes that its leaf was used.
+    /// Returns the mapping of `lba`, a block of the drive, and marks its leaf as used.
     #[inline]
     pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
         let found = self.find(lba);
@@ -246,7 +248,7 @@ impl L2p {
     }
 
     /// Returns the first leaf that must be loaded before the `count` blocks from `lba` on can be
-    /// changed. Asks each leaf: for ranges of a write, not of a trim.
+    /// changed. Checks each leaf: for ranges of a write, not of a trim.
     pub(crate) fn missing(&self, lba: Lba, count: u64) -> Option<u64> {
         self.check_range(lba, count);
         let leaf_blocks = u64::from(LEAF_BLOCKS);
@@ -264,7 +266,7 @@ impl L2p {
         edges.into_iter().flatten().find(|&leaf| count > 0 && self.is_missing(leaf))
     }
 
-    /// Returns whether a leaf of any number must be loaded before it is used.
+    /// Returns whether a leaf must be loaded before it is used. The leaf number may be arbitrary.
     pub(crate) fn is_on_medium_only(&self, leaf: u64) -> bool {
         leaf < self.leaf_count && self.dropped.get(leaf).is_none() && self.is_missing(leaf)
     }
@@ -274,7 +276,7 @@ impl L2p {
     }
 
     /// Returns the entry of a leaf in the newest checkpoint, or in the running one if it has
-    /// written the leaf already: the place to load it from.
+    /// already written the leaf: the place from which to load it.
     pub(crate) fn entry(&self, leaf: u64) -> DirectoryEntry {
         match self.directory.location(leaf) {
             Location::Slot(number) => self.slab.slot(number).entry,
@@ -300,15 +302,15 @@ impl L2p {
         }
     }
 
-    /// Keeps leaves in memory, once loaded, until the next call; `None` releases them.
+    /// Retains leaves in memory, once loaded, until the next call; `None` releases them.
     pub(crate) fn keep(&mut self, leaves: Option<KeptLeaves>) {
         let leaf_count = self.leaf_count;
         assert!(leaves.is_none_or(|kept| kept.last < leaf_count), "kept leaves are on the drive");
         self.slab.keep(leaves);
     }
 
-    /// Takes a leaf that was loaded from `address` into memory. Does nothing if the leaf has been
-    /// loaded, moved or reaped in the meantime; returns whether it took the leaf.
+    /// Installs a leaf that was loaded from `address` into memory. Does nothing if the leaf has
+    /// been loaded, moved or reaped in the meantime. Returns whether the leaf was installed.
     pub(crate) fn install(&mut self, leaf: u64, address: MetadataAddress, content: Leaf) -> bool {
         let entry = DirectoryEntry::Leaf(address);
         if self.directory.location(leaf) != Location::Entry(entry) {
@@ -323,7 +325,7 @@ impl L2p {
         true
     }
 
-    /// Maps a frame's blocks, which must lie in one leaf, and reports their former content.
+    /// Maps a frame's blocks, which must be in one leaf, and reports their former content.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
@@ -341,9 +343,8 @@ impl L2p {
     }
 
     /// Stores the table of a frame whose first block is `lba`, if that block is still mapped to it;
-    /// without a table, forgets the table of an earlier frame at its address. This does not change
-    /// the leaf: it becomes neither used nor dirty, and tables not written by a checkpoint are lost
-    /// with the memory.
+    /// without a table, forgets the table of an earlier frame at its address. The leaf becomes
+    /// neither used nor dirty, so a table that no checkpoint writes is lost with the memory.
     pub(crate) fn set_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
         let (leaf, start) = leaf_of(lba);
         let Location::Slot(number) = self.directory.location(leaf) else { return };
@@ -366,7 +367,7 @@ impl L2p {
         self.slab.slot(number).content.table(block.checked_sub(index.into())?, frame)
     }
 
-    /// Makes `count` blocks a hole or a fill, in time that does not grow with `count`; immediately
+    /// Makes `count` blocks a hole or a fill, in time that does not grow with `count`. Immediately
     /// reports only the former content of the two edge leaves.
     ///
     /// # Panics
@@ -418,7 +419,7 @@ impl L2p {
         self.replace(number, (block, count), mapping, released);
     }
 
-    /// Moves blocks to the frame `to`: of the `count` blocks from `lba` on, which must lie in one
+    /// Moves blocks to the frame `to`: of the `count` blocks from `lba` on, which must be in one
     /// leaf, each block that maps to the frame at `from`. The first of the `count` blocks becomes
     /// block `to_index` of the new frame, the second the next one, and so on; other blocks stay.
     /// Reports each piece of the old frame with the block of the new frame that its first block
@@ -459,9 +460,9 @@ impl L2p {
         moved
     }
 
-    /// Returns which blocks of a frame map to it, in order. According to its record, the frame
-    /// begins at `lba`; it lies in one leaf. Where a damaged map disagrees with the record (other
-    /// lengths, other blocks), the blocks are left out.
+    /// Returns the blocks of a frame that map to it, in order. According to its record, the frame
+    /// begins at `lba`; it is in one leaf. Blocks for which a damaged map disagrees with the record
+    /// (other lengths, other blocks) are omitted.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
@@ -570,8 +571,8 @@ impl L2p {
         self.set_uniform(leaf, mapping);
     }
 
-    /// Returns the slot of a leaf that is about to be changed; creates it or takes it out of a
-    /// dropped range if necessary.
+    /// Returns the slot of a leaf that is about to be changed. Creates the slot, or removes the
+    /// leaf from a dropped range, if necessary.
     fn writable(&mut self, leaf: u64, released: &mut impl FnMut(Released)) -> u32 {
         assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         let dropped = self.dropped.take_out(leaf);
@@ -627,7 +628,7 @@ impl L2p {
         }
     }
 
-    /// Makes a slot's leaf one hole or fill; its content has been reported already.
+    /// Makes a slot's leaf one hole or fill; its content has already been reported.
     fn make_uniform(&mut self, number: u32, mapping: Mapping) {
         self.uncount_slot(number);
         self.leaf_mapped_blocks += whole_leaf_blocks(Some(mapping));
@@ -652,7 +653,7 @@ impl L2p {
         self.uncount(self.slab.slot(number).content.mapped_blocks());
     }
 
-    /// Subtracts blocks from the count, which may have come from the medium and be wrong.
+    /// Subtracts blocks from the count, which may have been read from the medium and be wrong.
     fn uncount(&mut self, blocks: u64) {
         self.leaf_mapped_blocks = self.leaf_mapped_blocks.saturating_sub(blocks);
     }
@@ -683,7 +684,7 @@ fn uniform(entry: DirectoryEntry) -> Option<Mapping> {
     }
 }
 
-/// Returns the number of blocks that hold data in a leaf that is one hole or fill.
+/// Returns the number of blocks that contain data in a leaf that is one hole or fill.
 fn whole_leaf_blocks(mapping: Option<Mapping>) -> u64 {
     assert!(!matches!(mapping, Some(Mapping::Frame { .. })), "a frame is shorter than a leaf");
     if mapping.is_some_and(Mapping::is_zero) { 0 } else { u64::from(LEAF_BLOCKS) }

@@ -1,10 +1,10 @@
-//! The leaves in memory, in numbered slots, and which of them may be evicted.
+//! The leaves in memory, in numbered slots, and the order of their eviction.
 //!
-//! A slot is *clean* if the medium holds its content where its `entry` says, *dirty* if it changed
-//! since the last checkpoint began, *pending* if the running checkpoint has yet to write it; only
+//! A slot is *clean* if its content is stored on the medium at its `entry`, *dirty* if it changed
+//! since the last checkpoint began, *pending* if the running checkpoint has yet to write it. Only
 //! clean slots are evicted, in CLOCK order: they wait in a queue, and a slot that was used since it
 //! was queued moves to the back again instead. One change at a time may have its leaves *kept*:
-//! they are not evicted before it releases them.
+//! they are not evicted until it releases them.
 //!
 //! Source: Corbato, "A Paging Experiment with the Multics System", 1968.
 
@@ -15,12 +15,13 @@ use super::leaf_of;
 use crate::base::Lba;
 use crate::format::{DirectoryEntry, MetadataAddress};
 
-/// Clean leaves that stay whatever the budget: more than are kept for a change, so that one can
-/// always be evicted, and enough that a change of two leaves alone on the drive does not lose
-/// the first while it loads the second. Arbitrary beyond that; 251 KiB at most, if all have tables.
+/// Clean leaves that stay in memory whatever the budget: more than are kept for a change, so that
+/// one can always be evicted, and enough that a change of two leaves alone on the drive does not
+/// lose the first while it loads the second. Otherwise arbitrary; 251 KiB at most, if all have
+/// tables.
 const CLEAN_KEPT: usize = 8;
 
-/// The number of no leaf.
+/// The number that stands for no leaf.
 const NO_LEAF: u64 = u64::MAX;
 
 /// A leaf in memory.
@@ -57,18 +58,18 @@ impl Slot {
         self.leaf == NO_LEAF
     }
 
-    /// Returns the bytes of memory it takes.
+    /// Returns the bytes of memory that it occupies.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.content.memory_bytes()
     }
 }
 
-/// The leaves that must stay in memory for a change: the first and the last that it concerns.
+/// The leaves that must stay in memory for a change: the first and the last one affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptLeaves {
     /// The first.
     pub(super) first: u64,
-    /// The last, which may be the first.
+    /// The last, which may equal the first.
     pub(super) last: u64,
 }
 
@@ -94,7 +95,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Keeps two leaves from being evicted, instead of the two before; `None` keeps no leaves.
+    /// Protects two leaves from eviction, in place of the previous two; `None` protects none.
     pub(super) fn keep(&mut self, leaves: Option<KeptLeaves>) {
         assert!(leaves.is_none_or(|kept| kept.first <= kept.last), "leaves are kept in order");
         self.kept = leaves;
@@ -116,7 +117,7 @@ impl Slab {
         slot
     }
 
-    /// Notes that a leaf was used.
+    /// Marks a leaf as used.
     #[inline]
     pub(super) fn reference(&mut self, slot: u32) {
         self.slot_mut(slot).referenced = true;
@@ -155,7 +156,7 @@ impl Slab {
         number
     }
 
-    /// Frees a slot; returns its leaf's entry on the medium.
+    /// Frees a slot. Returns its leaf's entry on the medium.
     pub(super) fn remove(&mut self, number: u32) -> DirectoryEntry {
         assert!(!self.slot(number).pending, "the running checkpoint has yet to write the leaf");
         self.mark(number, false, false);
@@ -203,7 +204,7 @@ impl Slab {
         self.amend(number, change)
     }
 
-    /// Changes a part of a slot's content that need not go to the medium.
+    /// Changes a part of a slot's content that need not be written to the medium.
     #[inline]
     pub(super) fn amend<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
         let slot = self.slot_mut(number);
@@ -221,14 +222,14 @@ impl Slab {
         result
     }
 
-    /// Sets the entry of a leaf in the running checkpoint; returns the previous entry.
+    /// Sets the entry of a leaf in the running checkpoint. Returns the previous entry.
     pub(super) fn set_entry(&mut self, number: u32, entry: DirectoryEntry) -> DirectoryEntry {
         let slot = self.slot_mut(number);
         assert!(slot.pending, "only leaves of the running checkpoint are written");
         std::mem::replace(&mut slot.entry, entry)
     }
 
-    /// Notes the new place of a leaf that moved from the place that a checkpoint names.
+    /// Records the new place of a leaf that moved from the place that a checkpoint names.
     pub(super) fn relocate(&mut self, number: u32, address: MetadataAddress) {
         let slot = self.slot_mut(number);
         assert!(!slot.pending, "no checkpoint of the map is running");
@@ -258,7 +259,7 @@ impl Slab {
         None
     }
 
-    /// Returns the bytes of memory that leaves and their slots take.
+    /// Returns the bytes of memory that leaves and their slots occupy.
     pub(super) fn resident_bytes(&self) -> usize {
         self.resident_bytes
     }
@@ -296,7 +297,7 @@ impl Slab {
         assert!(self.queue.len() <= self.slots.len(), "a slot is in the queue at most once");
     }
 
-    /// Checks the relations of the counts.
+    /// Checks the relations between the counts.
     fn check_invariants(&self) {
         assert!(self.clean_count <= self.used_count(), "a clean slot is in use");
         assert!(self.dirty_bytes <= self.resident_bytes, "a dirty leaf is in memory");

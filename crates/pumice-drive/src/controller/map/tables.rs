@@ -1,10 +1,10 @@
-//! The tables of frames of independent blocks in a leaf, by which a block is read without its
-//! frame.
+//! The tables of frames of independent blocks in a leaf, with which a block is read without the
+//! rest of its frame.
 //!
-//! A table is here from when its frame is mapped until fewer than [`TABLE_BLOCKS_MIN`] blocks of
-//! the leaf map to the frame, so a table never belongs to an earlier frame at the same address, and
-//! a leaf has [`LEAF_TABLES_MAX`] at most. It may also be missing, for a frame that was mapped by a
-//! program that knew no tables.
+//! A table exists from the mapping of its frame until fewer than [`TABLE_BLOCKS_MIN`] blocks of the
+//! leaf map to the frame, so a table never belongs to an earlier frame at the same address, and a
+//! leaf has at most [`LEAF_TABLES_MAX`]. It may also be missing, for a frame that was mapped by a
+//! program without support for tables.
 //!
 //! Invariant: tables are in order of the frames' addresses, each once.
 
@@ -32,8 +32,8 @@ pub(super) struct FrameTable {
 const _: () = assert!(size_of::<FrameTable>() == 60, "ARCHITECTURE.md states this size");
 
 impl FrameTable {
-    /// Returns the table of a frame that begins at block `start`, to which `live` blocks map;
-    /// `None` if they are too few, or if the frame cannot have this table.
+    /// Returns the table of a frame that begins at block `start`, to which `live` blocks map.
+    /// Returns `None` if they are too few, or if the frame cannot have this table.
     pub(super) fn new(start: u16, live: u8, place: &FramePlace, table: BlockTable) -> Option<Self> {
         let is_its_own = fits(&table, place.blocks, place.record_bytes);
         let FrameAddress { segment, offset } = place.address();
@@ -46,7 +46,8 @@ impl FrameTable {
     }
 }
 
-/// Returns whether a record of this length and number of blocks can hold a payload with a table.
+/// Returns whether a record with this length and number of blocks can contain a payload with a
+/// table.
 pub(super) fn fits(table: &BlockTable, blocks: u8, record_bytes: u32) -> bool {
     let headers = (record_bytes as usize).checked_sub(table.payload_bytes());
     let sources = headers.and_then(|bytes| bytes.checked_sub(RECORD_HEADER_BYTES));
@@ -62,23 +63,23 @@ pub(super) fn fits(table: &BlockTable, blocks: u8, record_bytes: u32) -> bool {
 pub(super) struct Tables(Vec<FrameTable>);
 
 impl Tables {
-    /// Makes room for a number of tables.
+    /// Reserves memory for a number of tables.
     pub(super) fn with_capacity(count: usize) -> Self {
         Self(Vec::with_capacity(count))
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are no tables.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns their number.
+    /// Returns the number of tables.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the table of a number.
+    /// Returns the table with a given number.
     pub(super) fn at(&self, number: usize) -> &FrameTable {
         self.0.get(number).expect("a table is found where it is")
     }
@@ -114,7 +115,8 @@ impl Tables {
         }
     }
 
-    /// Notes that `count` blocks no longer map to the frame at this address that begins at `start`.
+    /// Records that `count` blocks no longer map to the frame at this address that begins at
+    /// `start`.
     pub(super) fn release(&mut self, start: u16, frame: FrameAddress, count: u8) {
         let Some(number) = self.number_of(frame) else { return };
         let found = self.0.get_mut(number).filter(|found| found.start == start);

@@ -23,7 +23,7 @@ impl L2p {
     /// blocks (see [`super::DroppedSnapshot`]). Leaves are loaded when they are needed.
     ///
     /// # Errors
-    /// `Corrupt` if something lies outside the drive, or ranges overlap or are out of order.
+    /// `Corrupt` if something is outside the drive, or ranges overlap or are out of order.
     pub(crate) fn restore(
         blocks: u64,
         budget_bytes: usize,
@@ -80,7 +80,7 @@ impl L2p {
         Ok(())
     }
 
-    /// Returns every address that the newest version of a leaf or a directory page takes: the live
+    /// Returns every address occupied by the newest version of a leaf or a directory page: the live
     /// metadata after [`L2p::restore`].
     pub(crate) fn metadata_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
         self.directory.pages().flat_map(move |(_, page)| {
@@ -141,12 +141,12 @@ impl L2p {
         }
     }
 
-    /// Returns the first leaf from `leaf` on that may hold something other than holes.
+    /// Returns the first leaf from `leaf` on that may contain something other than holes.
     pub(crate) fn next_mapped_leaf(&self, leaf: u64) -> Option<u64> {
         self.next_mapped_leaf_below(leaf, self.leaf_count)
     }
 
-    /// As [`L2p::next_mapped_leaf`], without looking at `end` and beyond.
+    /// Like [`L2p::next_mapped_leaf`], without searching from `end` on.
     pub(crate) fn next_mapped_leaf_below(&self, leaf: u64, end: u64) -> Option<u64> {
         let mut leaf = leaf;
         let end = end.min(self.leaf_count);
@@ -192,14 +192,14 @@ impl L2p {
         None
     }
 
-    /// Returns the mapped runs of a leaf in order: first block, number of blocks, mapping; holes
-    /// are left out. `None` if the leaf must be loaded first.
+    /// Returns the mapped runs of a leaf in order, without holes: first block, number of blocks,
+    /// mapping. Returns `None` if the leaf must be loaded first.
     pub(crate) fn leaf_runs(&self, leaf: u64) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
         let runs = self.all_leaf_runs(leaf)?;
         Some(runs.filter(|(_, _, mapping)| *mapping != Mapping::Hole))
     }
 
-    /// As [`L2p::leaf_runs`], with the holes: the runs cover the leaf.
+    /// Like [`L2p::leaf_runs`], with the holes: the runs cover the leaf.
     pub(crate) fn all_leaf_runs(
         &self,
         leaf: u64,
@@ -233,9 +233,9 @@ impl L2p {
         self.slab.slots().map(|(_, slot)| slot.content.table_count()).sum()
     }
 
-    /// Returns the number of blocks that hold data other than zeroes. Leaves of a trim or a fill
-    /// count with their former content as long as they are only on the medium and [`L2p::reap`] has
-    /// not reached them; all other leaves that it has not reached are walked.
+    /// Returns the number of blocks that contain data other than zeroes. Leaves of a trim or a fill
+    /// count with their former content while they are only on the medium and [`L2p::reap`] has not
+    /// reached them; all other leaves that it has not reached are walked.
     pub(crate) fn mapped_blocks(&self) -> u64 {
         let retained = self.dropped.retained_data_leaves() * u64::from(LEAF_BLOCKS);
         let mut now = self.leaf_mapped_blocks + retained;
@@ -283,7 +283,7 @@ impl L2p {
         self.slab.dirty_count()
     }
 
-    /// Returns the bytes of memory the map holds.
+    /// Returns the bytes of memory that the map occupies.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.directory.memory_bytes()
             + self.slab.memory_bytes()

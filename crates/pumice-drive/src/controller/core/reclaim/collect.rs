@@ -2,15 +2,15 @@
 //! credit that sets the host's pace.
 //!
 //! **Pace.** While garbage collection runs, data is admitted only as fast as segments are gained,
-//! so that writes wait briefly and often instead of long when the last segment is used up. The host
-//! gets the share of each gain with which the room left in its segment lasts until the next one is
-//! free:
+//! so that writes wait briefly and often instead of long when the last segment is full. The host
+//! receives the share of each gain that makes the space left in its segment last until the next
+//! segment is free:
 //!
 //! ```text
 //! share = room left in the host's segment / bytes still to gain for the next one
 //! ```
 //!
-//! `maintenance::gc` has the order of the steps and the I/O.
+//! `maintenance::gc` defines the order of the steps and performs the I/O.
 
 use super::super::super::log::Log;
 use super::super::super::log::packing::moved_bytes_max;
@@ -22,13 +22,14 @@ use crate::base::SegmentId;
 use crate::base::units::{len_u32, len_usize};
 use crate::format::Stream;
 
-/// Garbage collection runs when fewer segments are free than data must leave plus at most this
-/// number, which the host fills while the first victims are emptied.
+/// Garbage collection runs when the number of free segments is less than the reserve that data must
+/// leave plus at most this number. The host fills these segments while the first victims are
+/// emptied.
 const HEADROOM_SEGMENTS_MAX: u64 = 3;
 
-/// The headroom is at most this part of the space that is not live. A segment kept free cannot hold
-/// dead data, and the more dead data the segments hold, the less must be moved for each one gained:
-/// with 118 segments, 95 % in use, keeping three free doubles the moved bytes.
+/// The headroom is at most this part of the space that is not live. A free segment cannot contain
+/// dead data, and the more dead data the segments contain, the less must be moved for each segment
+/// gained: with 118 segments, 95 % in use, a headroom of three doubles the moved bytes.
 const HEADROOM_DIVISOR: u64 = 8;
 
 /// A segment whose dead bytes are less than this part of it is no victim: the gain is too small to
@@ -36,40 +37,41 @@ const HEADROOM_DIVISOR: u64 = 8;
 const GAIN_DIVISOR: u32 = 50;
 
 /// A victim that promises this part of a segment is sure to gain something, whatever its content: a
-/// moved record is longer by a fifth at most.
+/// moved record grows by a fifth at most.
 const SURE_GAIN_DIVISOR: u32 = 4;
 
-/// Headers of the segment and its batches, and parity, take less than this part of a segment.
+/// Headers of the segment and its batches, and parity, occupy less than this part of a segment.
 const HEADERS_DIVISOR: u32 = 128;
 
-/// Victims in a row that gained nothing, after which evacuations come first, with the room that is
-/// left. Frames that are live only in part may not become smaller when moved; their new segment
-/// counts the dead blocks that they carry along, so none of them is moved in vain twice.
+/// Number of consecutive victims without a gain after which evacuations come first and use the
+/// remaining space. Partly live frames may not become smaller when moved. Their new segment counts
+/// the dead blocks that they carry along, so none of them is moved in vain twice.
 const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
 
-/// Blocks that a frame is taken to have at least when an uncertain gain is tried: the blocks of a
-/// frame differ in size, so one that died may have kept more dead bytes than its share. Arbitrary.
+/// Assumed minimum number of blocks in a frame when an uncertain gain is tried: the blocks of a
+/// frame differ in size, so a dead block may account for more bytes than its share. Arbitrary.
 const UNCERTAIN_BLOCKS_MIN: u16 = 16;
 
-/// With fewer segments of space that is not live, none is set aside to make waits shorter.
+/// With fewer segments of space that is not live, no segment is set aside to shorten waits.
 const SPARE_SEGMENTS_MIN: u64 = 4;
 
-/// The host's share of a gain is at least this part. Once its segment is full it waits in any case.
+/// The host's share of a gain is at least this part. Once its segment is full, the host waits in
+/// any case.
 const SHARE_DIVISOR_MAX: u64 = 4;
 
 /// Emptied segments that may wait for another one before they are freed together.
 const EMPTIED_WAITING_MAX: usize = 1;
 
-/// Bytes that the host may write before the first gain, and the most credit that it can save up
-/// while it does not write: about a batch. With more it would fill the remaining free segments in
-/// one go and then wait for a whole one.
+/// Bytes that the host may write before the first gain, and the most credit that it can accumulate
+/// while it does not write: about a batch. With more credit it would fill the remaining free
+/// segments at once and then wait for a whole segment.
 const CREDIT_BYTES: i64 = 1 << 20;
 
-/// The largest debt, in bytes, that the host must wait out: as much as it can write in one go.
+/// The largest debt, in bytes, that the host must wait out: the size of its largest burst.
 const DEBT_BYTES: i64 = -CREDIT_BYTES;
 
-/// The largest debt that it must wait out for metadata: a checkpoint, which has a reserve and whose
-/// content dies with the next one, may write far more in one go than the host should wait for.
+/// The largest debt that the host must wait out for metadata. A checkpoint, which has a reserve and
+/// whose content dies with the next one, may write far more at once than the host should wait for.
 const META_DEBT_BYTES: i64 = DEBT_BYTES / 4;
 
 /// The state of garbage collection.
@@ -81,20 +83,20 @@ pub(crate) struct Collector {
     is_moving: bool,
     /// Bytes of the victim scanned so far.
     passed_bytes: u64,
-    /// Victims whose gain was already credited to the host, and which are not freed yet.
+    /// Victims whose gain was already credited to the host, and which are not yet freed.
     credited: Vec<SegmentId>,
     /// [`Space::changes`] when no gain was found.
     exhausted_at: Option<u64>,
-    /// Victims in a row that gained nothing.
+    /// Consecutive victims without a gain.
     fruitless: u32,
     /// Segments emptied since the opening.
     victims: u64,
-    /// Whether it runs although enough segments are free, because more are wanted.
+    /// Whether garbage collection runs to gain more segments although enough are free.
     is_compacting: bool,
 }
 
 impl Collector {
-    /// The host may write something before the first gain, and whenever nothing can be gained.
+    /// Sets the credit that the host has before the first gain, and whenever nothing can be gained.
     fn begin_credit(&mut self, gains_nothing: bool) {
         let was_moving = std::mem::replace(&mut self.is_moving, true);
         if !was_moving || gains_nothing {
@@ -115,7 +117,7 @@ impl Collector {
         assert!(self.credit <= CREDIT_BYTES, "the host saves up a batch at most");
     }
 
-    /// Adds the size of an empty segment, unless emptying it has earned that already.
+    /// Adds the size of an empty segment, unless emptying it has already earned that credit.
     fn earn_segment(&mut self, segment: SegmentId, segment_bytes: u32) {
         match self.credited.iter().position(|&victim| victim == segment) {
             Some(at) => drop(self.credited.swap_remove(at)),
@@ -131,9 +133,9 @@ pub(crate) struct Victim {
     pub(crate) segment: SegmentId,
     /// Its generation.
     pub(crate) generation: u64,
-    /// Bytes that the disk or a snapshot needed of it before.
+    /// Bytes of the segment that the disk or a snapshot needed before.
     pub(crate) needed_bytes: u32,
-    /// [`super::super::Counters::moved_bytes`] before it was emptied.
+    /// [`super::super::Counters::moved_bytes`] before the segment was emptied.
     moved_bytes: u64,
 }
 
@@ -150,7 +152,7 @@ impl Reclaim {
         self.collector.victims
     }
 
-    /// Returns whether nothing could be gained, and nothing has died since.
+    /// Returns whether nothing could be gained, and no data has died since.
     pub(in super::super) fn is_exhausted(&self, space: &Space) -> bool {
         self.collector.exhausted_at == Some(space.changes())
     }
@@ -160,7 +162,7 @@ impl Reclaim {
         self.collector.is_compacting = is_compacting;
     }
 
-    /// Lets garbage collection try again although nothing has died since it failed.
+    /// Lets garbage collection try again although no data has died since it failed.
     pub(crate) fn collect_again(&mut self) {
         self.collector.exhausted_at = None;
     }
@@ -205,14 +207,14 @@ impl Core {
     fn headroom_segments(&self) -> u32 {
         let spare = self.spare_segments();
         let headroom = (spare / HEADROOM_DIVISOR).clamp(1, HEADROOM_SEGMENTS_MAX);
-        // The next checkpoint takes a segment, for which the host should not have to wait.
+        // The next checkpoint needs a segment, for which the host should not have to wait.
         let half = u64::from(self.superblock.segment_bytes / 2);
         let is_meta_half_full = self.unfilled(Stream::Meta) < half;
         let more = u32::from(is_meta_half_full && spare >= SPARE_SEGMENTS_MIN);
         len_u32(len_usize(headroom)) + more
     }
 
-    /// Returns how many segments larger the space for data is than the live data.
+    /// Returns the difference between the space for data and the live data, in segments.
     fn spare_segments(&self) -> u64 {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let usable = self.space.usable_count();
@@ -229,8 +231,8 @@ impl Core {
     }
 
     /// Returns whether data must wait for garbage collection to gain something first. Bytes in the
-    /// open batch count already, so that each write waits for its own share of the moving, and the
-    /// write that needs the next batch does not wait for all of them.
+    /// open batch already count, so that each write waits for its own share of the moving, and the
+    /// write that needs the next batch does not wait for all shares.
     #[inline]
     pub(in super::super) fn must_wait_for_gc(&self) -> bool {
         self.reclaim.collector.is_moving
@@ -239,15 +241,15 @@ impl Core {
     }
 
     /// Returns the segments that may be freed once the changes that made their records dead are
-    /// durable: nothing in them is live, no one reads them, and their last batch is in the newest
-    /// checkpoint, so that recovery no longer reads a batch in them.
+    /// durable. Nothing in them is live, no task reads them, and the newest checkpoint covers their
+    /// last batch, so that recovery no longer reads a batch in them.
     pub(crate) fn empty_segments(&self) -> Vec<SegmentId> {
         self.space.empty(self.checkpoints.checkpointed())
     }
 
     /// Returns whether empty segments may be freed later, together with the next victim: the host
-    /// could not use them yet, and there is room to move without them. A flush and a discard for
-    /// each segment take as long as emptying it.
+    /// could not use them yet, and there is space to move data without them. A flush and a discard
+    /// for each segment take as long as emptying it.
     pub(crate) fn can_free_later(&self) -> bool {
         let (free, waiting) = (self.space.free_count(), self.space.empty_count());
         let is_of_no_use = free + len_u32(waiting) <= self.reserved_segments(Purpose::Data);
@@ -258,7 +260,7 @@ impl Core {
         may_wait && has_spare && is_ordinary && self.next_victim().is_some()
     }
 
-    /// Returns whether a checkpoint would make segments free, and is the best that can be done.
+    /// Returns whether a checkpoint would make segments free, and no better way to free any exists.
     pub(crate) fn needs_checkpoint_to_free(&self, victim: Option<SegmentId>) -> bool {
         let has_empty = || self.space.has_empty_after(self.checkpoints.checkpointed());
         if victim.is_none() { has_empty() } else { self.needs_checkpoint_now() }
@@ -289,7 +291,7 @@ impl Core {
     }
 
     /// Returns the segment to empty next. Evacuating a segment gains nothing by itself: while there
-    /// is little room for it, room is made first.
+    /// is too little space for it, space is freed first.
     pub(crate) fn next_victim(&self) -> Option<SegmentId> {
         if !self.must_collect() {
             return self.compaction_victim();
@@ -306,7 +308,7 @@ impl Core {
         let room_bytes = self.room_to_move(at_all);
         let choice = Choice { now, segment_bytes, gain_bytes_min, room_bytes, frame_blocks: None };
         let best = || {
-            // A sure large gain also restores the reserve of trims.
+            // A large, certain gain also restores the reserve of trims.
             let gain_bytes_min = gain_bytes_min.max(segment_bytes / SURE_GAIN_DIVISOR);
             let room_bytes = self.room_to_move(self.reserved_segments(Purpose::Moved));
             let sure = Choice { gain_bytes_min, room_bytes, ..choice };
@@ -330,7 +332,7 @@ impl Core {
         let filled = self.log.tail(Stream::Moved).filter(|tail| !self.must_leave(tail));
         let filled = filled.and_then(|_| self.log.filled(Stream::Moved)).unwrap_or(segment_bytes);
         let free = self.space.free_count().saturating_sub(left_segments);
-        // Headers, and an end into which the next frame does not fit.
+        // Headers, and a remainder into which the next frame does not fit.
         let frame_blocks = usize::from(self.superblock.frame_blocks);
         let frame = len_u32(moved_bytes_max(frame_blocks, self.seal_bytes()));
         let unusable = frame + segment_bytes / HEADERS_DIVISOR;
@@ -338,7 +340,7 @@ impl Core {
             + u64::from(free) * u64::from(segment_bytes.saturating_sub(unusable))
     }
 
-    /// Returns the fewest bytes that a victim must gain.
+    /// Returns the minimum number of bytes that a victim must gain.
     pub(super) fn gain_bytes_min(&self) -> u32 {
         self.superblock.segment_bytes / GAIN_DIVISOR
     }
@@ -365,7 +367,7 @@ impl Core {
         }
     }
 
-    /// Adds the gain of a part of a victim: the bytes passed in it, less the bytes moved.
+    /// Adds the gain from a part of a victim: the bytes passed in it, less the bytes moved.
     pub(crate) fn earn(&mut self, passed_bytes: u32, moved_bytes: u64) {
         assert!(
             passed_bytes <= self.superblock.segment_bytes,
@@ -382,11 +384,11 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Returns the bytes that the host may write for `gained` bytes.
+    /// Returns the bytes that the host may write in return for `gained` bytes.
     fn host_share(&self, gained: u64) -> u64 {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let segments = |count: u64| count * segment_bytes;
-        // A segment is half full on average when the next one becomes free.
+        // On average, a segment is half full when the next one becomes free.
         let wanted = segments(self.gc_target_segments().into()) + segment_bytes / 2;
         let emptied = segments(self.reclaim.collector.credited.len() as u64)
             + self.reclaim.collector.passed_bytes;
@@ -396,7 +398,7 @@ impl Core {
         share.max(gained / SHARE_DIVISOR_MAX)
     }
 
-    /// Notes that everything that can be moved out of a segment was moved and credited.
+    /// Records that everything that can be moved out of a segment was moved and credited.
     pub(crate) fn victim_scanned(&mut self, segment: SegmentId) {
         assert!(!self.space.is_free(segment), "a victim stays in use until it is freed");
         let collector = &mut self.reclaim.collector;
@@ -406,14 +408,15 @@ impl Core {
         }
     }
 
-    /// Notes that a segment cannot be emptied: it is no longer a victim.
+    /// Records that a segment cannot be emptied and is no longer a victim.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         self.space.set_stuck(segment);
     }
 
-    /// Notes that `victim` was emptied. Returns whether more may be gained: each segment is emptied
-    /// in vain at most once until something in it dies, so if more victims than there are segments
-    /// were in vain, their counts are wrong, and garbage collection rests.
+    /// Records that `victim` was emptied. Returns whether more may be gained. Each segment is
+    /// emptied in vain at most once until something in it dies, so if the number of fruitless
+    /// victims exceeds the number of segments, their counts are wrong, and garbage collection
+    /// rests.
     pub(crate) fn end_victim(&mut self, victim: &Victim) -> bool {
         let moved_bytes = self.counters.moved_bytes.get().checked_sub(victim.moved_bytes);
         let moved_bytes = moved_bytes.expect("counters never decrease");
@@ -437,8 +440,8 @@ impl Core {
         self.reclaim.collector.fruitless <= self.space.segment_count()
     }
 
-    /// Checks, once a second, whether a segment that could not be emptied should be tried again.
-    /// While nothing else can be gained, seconds count as checkpoints, since there may be none.
+    /// Checks, once a second, whether to retry a segment that could not be emptied. While nothing
+    /// else can be gained, seconds count as checkpoints, since there may be none.
     pub(crate) fn stuck_tick(&mut self) {
         if self.must_collect() && self.reclaim.is_exhausted(&self.space) {
             self.space.let_stuck_rest();
@@ -446,9 +449,9 @@ impl Core {
         }
     }
 
-    /// Ends a step of garbage collection; with `gains_nothing`, garbage collection rests until
-    /// something dies. Between victims the host is kept at the same pace: unpaced, it would fill a
-    /// whole segment and then wait for all of the next one.
+    /// Ends a step of garbage collection; with `gains_nothing`, garbage collection rests until some
+    /// data dies. Between victims the pace of the host stays the same: without it, the host would
+    /// fill a whole segment and then wait for all of the next one.
     pub(crate) fn end_collection_step(&mut self, gains_nothing: bool) {
         if gains_nothing {
             if self.must_collect() {

@@ -1,4 +1,4 @@
-//! The state of giving space back to the medium: when empty segments are freed although none are
+//! The state of returning space to the medium: when empty segments are freed although none are
 //! needed, and when segments are emptied although enough are free.
 //!
 //! ```text
@@ -10,11 +10,12 @@
 //! **Occupied** bytes are all bytes of sealed segments and the filled bytes of open ones. The
 //! *excess* is the part of them that is not live.
 //!
-//! **Termination.** A segment is emptied only if that frees a fair part of it, and a job ends
-//! when several segments in a row freed less than they promised, or when the number emptied equals
-//! the number in use at its start: a host that never rests would always leave another. The next
-//! job begins only once the excess has grown, or the live data has shrunk, by a segment, which
-//! takes changes by the host: a drive that is not in use comes to rest, whatever its content.
+//! **Termination.** A segment is emptied only if that frees a fair part of it. A job ends when
+//! several consecutive segments freed less than they promised, or when the number of emptied
+//! segments equals the number in use at its start: an active host would always leave another. The
+//! next job begins only once the excess has grown, or the live data has shrunk, by a segment, which
+//! requires changes by the host. A drive that is not in use therefore comes to rest, whatever its
+//! content.
 //!
 //! `maintenance::gc` does the work; `maintenance::compact` requests it.
 
@@ -31,7 +32,7 @@ const QUIET_TICKS: u32 = 3;
 const SHED_TICKS: u32 = 10;
 
 /// Ticks after which empty segments are freed even if the host is not quiet: twice a minute, so
-/// that a trim shows within one.
+/// that the effect of a trim is visible within one.
 const BUSY_TICKS: u32 = 25;
 
 /// Dead bytes that justify neither a job nor moving a stream to another segment.
@@ -41,17 +42,18 @@ const DEAD_TAIL_BYTES: u32 = 1 << 20;
 /// The least part of a segment that emptying it must free.
 const GAIN_DIVISOR: u32 = 50;
 
-/// Segments in a row that freed less than half of the promised bytes, after which a job ends.
+/// Number of consecutive segments that freed less than half of the promised bytes, after which a
+/// job ends.
 const FRUITLESS_MAX: u32 = 3;
 
-/// Emptied segments that wait for a checkpoint during a job, at most. Until then their content
-/// takes its space on the medium twice, and the medium may have little room.
+/// Maximum number of emptied segments that wait for a checkpoint during a job. Until then their
+/// content occupies twice its size on the medium, which may have little space.
 const WAITING_SEGMENTS_MAX: usize = 2;
 
-/// The options for giving space back.
+/// The options for returning space to the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GivesBack {
-    /// Empty segments are freed soon, since the medium benefits from it.
+    /// Empty segments are freed soon, since the medium benefits from the free space.
     pub(crate) empty: bool,
     /// While the host is quiet, segments are emptied down to this excess, in percent of live
     /// bytes.
@@ -65,9 +67,9 @@ struct CompactionJob {
     percent: u32,
     /// [`Counters::host_changes`] at its start, if it ends when the host changes something.
     until_changes: Option<u64>,
-    /// Segments in a row that gained too little.
+    /// Consecutive segments that gained too little.
     fruitless: u32,
-    /// Segments that may still be emptied.
+    /// Number of segments that may still be emptied.
     left: u32,
 }
 
@@ -77,17 +79,16 @@ impl CompactionJob {
         Self { percent, until_changes, fruitless: 0, left }
     }
 
-    /// Returns the dead bytes that a segment must have to be emptied on a job.
+    /// Returns the dead bytes that justify emptying a segment on a job.
     fn gain_bytes_min(&self, segment_bytes: u32) -> u32 {
-        // If the excess is too large, the segment with the most dead bytes has more dead bytes than
-        // this.
+        // If the excess is too large, the segment with the most dead bytes exceeds this limit.
         let part = u64::from(segment_bytes) * u64::from(self.percent);
         let half_share = part / (100 + u64::from(self.percent)) / 2;
         u32::try_from(half_share).unwrap_or(segment_bytes).max(segment_bytes / GAIN_DIVISOR)
     }
 }
 
-/// The state of giving space back.
+/// The state of returning space.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
     /// [`Counters::host_changes`] at the last tick.
@@ -158,7 +159,7 @@ impl Reclaim {
         self.compaction.is_asked
     }
 
-    /// Makes garbage collection give back newly freed space soon.
+    /// Makes garbage collection return newly freed space soon.
     pub(in super::super) fn give_back_once(&mut self) {
         self.compaction.frees = true;
     }
@@ -178,8 +179,8 @@ impl Core {
         Occupied { bytes, live_bytes: self.space.live_bytes() + retained }
     }
 
-    /// Checks, once a second, whether there is space to give back. Returns whether the drive has
-    /// been idle long enough that buffers should be released.
+    /// Checks, once a second, whether there is space to return. Returns whether the drive has been
+    /// idle long enough to release buffers.
     pub(crate) fn compaction_tick(&mut self) -> bool {
         self.reclaim.compaction.tick(&self.counters);
         if !self.is_resizing() && !self.must_end() {
@@ -256,14 +257,14 @@ impl Core {
         Ok(())
     }
 
-    /// Returns whether segments are still being emptied for a requested compaction, or warm ones
-    /// still wait to be discarded.
+    /// Returns whether segments are still being emptied for a requested compaction, or warm
+    /// segments still wait to be discarded.
     pub(crate) fn compacts_more(&self) -> bool {
         let is_emptying = |job: CompactionJob| job.until_changes.is_none();
         self.reclaim.compaction.job.is_some_and(is_emptying) || !self.nothing_cools()
     }
 
-    /// Returns whether garbage collection has something to give back.
+    /// Returns whether garbage collection has space to return.
     pub(crate) fn compaction_is_wanted(&self) -> bool {
         self.reclaim.compaction.frees || self.job().is_some()
     }
@@ -274,13 +275,13 @@ impl Core {
         self.reclaim.compaction.job.filter(|job| job.until_changes.is_none_or(|at| at == changes))
     }
 
-    /// Returns whether a segment being emptied must be left as it is: the host is back and nothing
-    /// else requires it to be emptied, or a snapshot now needs it.
+    /// Returns whether the emptying of a segment must stop: the host is active again and nothing
+    /// else requires it, or a snapshot now needs the segment.
     pub(crate) fn must_stop_collecting(&self, victim: SegmentId) -> bool {
         self.space.is_retained(victim) || self.job_is_over()
     }
 
-    /// Returns whether the host is back and nothing else requires a segment to be emptied.
+    /// Returns whether the host is active again and nothing else requires emptying a segment.
     pub(crate) fn job_is_over(&self) -> bool {
         let is_over = || self.job().is_none() && !self.must_collect();
         self.reclaim.compaction.is_emptying && is_over()
@@ -296,7 +297,7 @@ impl Core {
         self.reclaim.compaction.is_emptying = self.job().is_some() && !self.must_collect();
     }
 
-    /// Returns whether another segment may be used for moving live data.
+    /// Returns whether moving live data may use another segment.
     fn has_room_to_compact(&self) -> bool {
         let has_space = self.log.check_medium_full().is_ok();
         has_space && self.space.free_count() > self.reserved_segments(Purpose::Data) + 1
@@ -318,8 +319,8 @@ impl Core {
         self.job().is_some() && self.space.empty_count() >= WAITING_SEGMENTS_MAX
     }
 
-    /// Returns a stream whose open segment holds so little live data that the stream should
-    /// continue in another segment, so that space can be given back.
+    /// Returns a stream whose open segment contains so little live data that the stream should
+    /// continue in another segment, so that space can be returned.
     pub(crate) fn stale_stream(&self) -> Option<Stream> {
         if !self.has_room_to_compact() {
             return None;
@@ -341,7 +342,7 @@ impl Core {
         })
     }
 
-    /// Notes that a segment was emptied for `moved_bytes`, which may end a job.
+    /// Records that a segment was emptied for `moved_bytes`, which may end a job.
     pub(super) fn job_gained(&mut self, needed_bytes: u32, moved_bytes: u64) {
         let Some(job) = &mut self.reclaim.compaction.job else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
@@ -354,8 +355,7 @@ impl Core {
         }
     }
 
-    /// Notes that no more space can be given back now: the next job waits until more data is
-    /// dead.
+    /// Records that no more space can be returned now: the next job waits until more data is dead.
     pub(super) fn rest_compaction(&mut self) {
         self.reclaim.compaction.frees = false;
         if self.reclaim.compaction.job.take().is_some() {

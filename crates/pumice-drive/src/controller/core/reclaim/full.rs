@@ -6,9 +6,9 @@
 //!              + what garbage collection can gain) / space for data
 //! ```
 //!
-//! The share is 100 % exactly while writes are refused. Events are logged when they happen, where
-//! segments are taken: each threshold once, until the share has fallen [`REARM_POINTS`] below it;
-//! the first refused write, and the end of refusal.
+//! The share is 100 % exactly while writes are refused. Events are logged when they happen, at the
+//! allocation of segments: each threshold once, until the share has fallen [`REARM_POINTS`] below
+//! it; the first refused write, and the end of refusal.
 
 use super::super::{Core, Purpose, WARN_THRESHOLDS_MAX};
 use super::Reclaim;
@@ -26,16 +26,16 @@ const ACCEPTING_PERCENT_MAX: f64 = 99.9;
 /// The events about space that were logged.
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
-    /// Whether a write was refused, and since then none was accepted and no segment for data became
-    /// free.
+    /// Whether a write was refused, and no write was accepted and no segment for data became free
+    /// since.
     is_refusing: bool,
     /// Which thresholds have been passed.
     passed: [bool; WARN_THRESHOLDS_MAX],
 }
 
 /// Returns the thresholds that `used_percent` has passed since the last call, lowest first.
-/// `passed` holds the thresholds that have been passed and logged; one is logged again after the
-/// share has fallen `rearm_points` below it.
+/// `passed` records the thresholds that have been passed and logged; a threshold is logged again
+/// after the share has fallen `rearm_points` below it.
 fn newly_passed(
     passed: &mut [bool; WARN_THRESHOLDS_MAX],
     used_percent: f64,
@@ -57,13 +57,14 @@ fn newly_passed(
 }
 
 impl Reclaim {
-    /// Returns whether a write was refused, and since then none was accepted and no segment for
-    /// data became free.
+    /// Returns whether a write was refused, and no write was accepted and no segment for data
+    /// became free since.
     pub(in super::super) fn is_refusing(&self) -> bool {
         self.fullness.is_refusing
     }
 
-    /// Notes that the thresholds have changed: thresholds that are already passed are logged again.
+    /// Records that the thresholds have changed: thresholds that are already passed are logged
+    /// again.
     pub(crate) fn thresholds_changed(&mut self) {
         self.fullness.passed = Default::default();
     }
@@ -86,15 +87,15 @@ impl Core {
         let owed = u64::from(reserved.saturating_sub(free)) * segment_bytes;
         let available = (above + rest + gainable).saturating_sub(owed);
         let segments = self.space.usable_count().saturating_sub(reserved);
-        // Other streams fill their segments before they need another.
+        // Other streams fill their present segments before they need new ones.
         let usable = (u64::from(segments) * segment_bytes)
             .saturating_sub(self.unfilled(Stream::Moved) + self.unfilled(Stream::Meta));
         let used = usable.saturating_sub(available) as f64 * 100.0 / usable.max(1) as f64;
         used.min(ACCEPTING_PERCENT_MAX)
     }
 
-    /// Returns whether the next write of a block would be refused for space, as far as is known
-    /// without trying: garbage collection has found that nothing can be gained.
+    /// Returns whether the next write of a block would be refused for lack of space, as far as can
+    /// be determined without trying: garbage collection has found that nothing can be gained.
     pub(crate) fn is_full(&self) -> bool {
         let has_no_room = || {
             let reserved = self.reserved_segments(Purpose::Data);
@@ -118,7 +119,7 @@ impl Core {
         self.log.fit(Stream::Host, block, self.space.end()) != Fit::NewSegment
     }
 
-    /// Notes that a request was refused for space.
+    /// Records that a request was refused for lack of space.
     pub(in super::super) fn begin_full(&mut self, purpose: Purpose) {
         if purpose == Purpose::Data && !self.reclaim.fullness.is_refusing {
             self.reclaim.fullness.is_refusing = true;
@@ -130,7 +131,7 @@ impl Core {
         }
     }
 
-    /// Notes that a request of this purpose was accepted.
+    /// Records that a request with this purpose was accepted.
     #[inline]
     pub(in super::super) fn end_full(&mut self, purpose: Purpose) {
         if purpose == Purpose::Data && self.reclaim.fullness.is_refusing {
@@ -138,7 +139,7 @@ impl Core {
         }
     }
 
-    /// Notes that a segment became free.
+    /// Records that a segment became free.
     pub(in super::super) fn space_was_freed(&mut self) {
         if self.reclaim.fullness.is_refusing && self.has_segment_for_data() {
             self.writes_are_accepted();
@@ -150,7 +151,7 @@ impl Core {
         tracing::info!(drive = %self.superblock.uuid, "no longer full: writes are accepted");
     }
 
-    /// Returns the thresholds at which this opening of the drive warns.
+    /// Returns the thresholds that apply to this opening of the drive.
     pub(crate) fn warn_percent(&self) -> [u8; WARN_THRESHOLDS_MAX] {
         self.settings.warn_percent.unwrap_or(self.superblock.warn_percent)
     }
@@ -158,10 +159,10 @@ impl Core {
     /// Logs the thresholds that were passed since the last call.
     pub(crate) fn warn_of_space(&mut self) {
         let (used_percent, thresholds) = (self.used_percent(), self.warn_percent());
-        // With few segments, the coming and going of two is not worth a message.
+        // With few segments, a change of two segments is not worth a message.
         let rearm_points = REARM_POINTS.max(200.0 / f64::from(self.space.usable_count().max(1)));
         let passed = &mut self.reclaim.fullness.passed;
-        // Of several thresholds passed in one step, only the highest is logged.
+        // If one step passes several thresholds, only the highest is logged.
         if let Some(threshold) = newly_passed(passed, used_percent, rearm_points, thresholds).pop()
         {
             tracing::warn!(

@@ -1,5 +1,5 @@
-//! Low room: the file system below a sparse drive has little space left, which other files may
-//! take.
+//! Low room: the file system that contains a sparse drive has little space left, which other files
+//! may take.
 //!
 //! ```text
 //! free segments  = kept ones + cold ones that there is room for        used in all decisions
@@ -7,11 +7,12 @@
 //! kept           = the reserves and [`AHEAD`] more, taken from the file system ahead of time
 //! ```
 //!
-//! A segment is kept if it has its space: it is *warm*, like the segments kept for flushes. While
-//! room is not low, none of this applies: a segment takes its space as it is written. Once room is
-//! low, free segments without room do not count, so that all measures for few free segments are
-//! taken in time: garbage collection, checkpoints, waiting, the refusal of writes. Admitted changes
-//! have their space, and so do trims and the work that gives back space.
+//! While room is low, a free segment is retained only if its space is already allocated: such a
+//! segment is *warm*, like the segments retained for flushes. Otherwise none of this applies, and a
+//! segment allocates its space as it is written. Once room is low, free segments without space do
+//! not count, so that all measures against a shortage of free segments begin in time: garbage
+//! collection, checkpoints, waiting, the refusal of writes. Admitted changes have their space, and
+//! so do trims and the work that returns space.
 
 use super::super::super::log::Tail;
 use super::super::{Core, Purpose, Wakes};
@@ -20,16 +21,16 @@ use super::warm::FreeWork;
 use crate::base::SegmentId;
 use crate::format::Stream;
 
-/// Segments kept in addition to the reserves: one for each stream to continue in.
+/// Segments retained in addition to the reserves: one for each stream to continue in.
 const AHEAD: u32 = 3;
 const _: () = assert!(AHEAD as usize == Stream::COUNT, "one for each stream");
 
-/// Room is low when less than this is left in addition to the space that the drive keeps: other
+/// Room is low when less than this is left in addition to the space that the drive retains: other
 /// files may fill it before the next check, a second later.
 const SUDDEN_BYTES: u64 = 1 << 30;
 
-/// Segments that are tried once room is low even if there is room for none, since they may still
-/// have space; and the number per second after that.
+/// Number of free segments to try when room becomes low, even if the file system has space for
+/// none, since they may still have their space; and the number per second after that.
 const TRIES: u32 = 256;
 const TRIES_PER_TICK: u32 = 4;
 
@@ -41,12 +42,12 @@ pub(crate) struct LowRoom {
     is_low: bool,
     /// Open segments to check, which may have bytes without space.
     open: Vec<SegmentId>,
-    /// Open segments for whose bytes no space was left: a kept segment is given up for each.
+    /// Open segments whose bytes found no space left: a retained segment is given up for each.
     short: Vec<SegmentId>,
-    /// Open segments for which one was given up: only once, since other files may have taken the
-    /// space.
+    /// Open segments for which a retained segment was given up. This happens only once for each,
+    /// since other files may have taken the space.
     paid: Vec<SegmentId>,
-    /// No free segment below this one is tried until the next check.
+    /// Free segments below this one are not tried until the next check.
     from: u32,
     /// Number of tries that may still fail.
     tries: u32,
@@ -97,13 +98,14 @@ impl Reclaim {
 }
 
 impl Core {
-    /// Notes the space that is left for the medium at this moment; `None` if it cannot run out.
+    /// Records the space that is left for the medium at this moment; `None` if the space cannot run
+    /// out.
     pub(crate) fn note_room(&mut self, left_bytes: Option<u64>) {
         self.reclaim.room.left_bytes = left_bytes;
         self.look_at_room();
     }
 
-    /// Checks, once a second, whether room is low, and allows failed tries again.
+    /// Checks, once a second, whether room is low, and permits more failed tries.
     pub(crate) fn room_tick(&mut self, left_bytes: Option<u64>) {
         self.reclaim.room.from = 0;
         self.reclaim.room.tries = self.reclaim.room.tries.max(TRIES_PER_TICK);
@@ -114,7 +116,8 @@ impl Core {
         }
     }
 
-    /// Notes that a segment is opened, which takes its space as it is written unless it is kept.
+    /// Records that a segment is opened. It allocates its space as it is written unless it was
+    /// retained.
     pub(in super::super) fn takes_room(&mut self, segment: SegmentId) {
         if self.reclaim.room.is_low {
             self.wake(Wakes::WARMER);
@@ -163,16 +166,16 @@ impl Core {
         tails.map(|Tail { segment, .. }| segment).collect()
     }
 
-    /// Returns the free segments to keep.
+    /// Returns the number of free segments to retain.
     fn wanted_kept(&self) -> u32 {
         self.reserved_segments(Purpose::Data) + AHEAD
     }
 
-    /// Returns whether the space of a segment that is freed now is kept.
+    /// Returns whether the space of a segment that is freed now is retained.
     pub(crate) fn keeps_space(&self, segment: SegmentId) -> bool {
         let highest = self.space.warm().iter().max();
         let is_wanted = || {
-            // Without discards it keeps its space in any case.
+            // Without discards its space stays allocated in any case.
             !self.settings.gives_back.empty
                 || self.space.kept_count() < self.wanted_kept() as usize
                 || highest.is_some_and(|&highest| segment < highest)
@@ -207,11 +210,11 @@ impl Core {
         free.find(|segment| segment.0 >= self.reclaim.room.from).map(FreeWork::Take)
     }
 
-    /// Notes whether the space of a segment could be taken.
+    /// Records whether the space of a segment could be allocated.
     pub(crate) fn space_was_taken(&mut self, work: FreeWork, is_taken: bool) {
         self.reclaim.room.tried(work, is_taken);
         if self.reclaim.room.tries == 0 {
-            // Overrides the figure of the file system.
+            // This overrides the figure of the file system.
             self.note_room(Some(0));
         }
     }

@@ -34,6 +34,6 @@ pub(crate) struct Reclaim {
     fullness: full::Fullness,
     warming: warm::Warming,
     room: low_room::LowRoom,
-    /// Segments that garbage collection left because part of them cannot be read.
+    /// Segments that garbage collection left as they were because part of them cannot be read.
     unreadable: Vec<unreadable::Unreadable>,
 }

@@ -1,23 +1,23 @@
-//! Frames that the medium cannot read, as opposed to frames with wrong bytes: when garbage
-//! collection gives them up.
+//! Frames that the medium cannot read, as opposed to frames with wrong bytes, and the time at which
+//! garbage collection gives them up.
 //!
 //! ```text
 //! first visit -> left where they are; the segment is no victim for a while
 //! a visit five minutes later, or when writes would otherwise be refused -> they become lost
 //! ```
 //!
-//! A drive in trouble may read a sector again after a reset, when it is cooler, or on another path.
-//! A frame that was given up never comes back. But as long as it is kept, so is its whole segment,
-//! and a write must not be refused for the sake of a block that the host cannot read anyway.
+//! A failing device may read a sector again after a reset, when it is cooler, or on another path. A
+//! frame that was given up cannot be recovered. But a retained frame retains its whole segment, and
+//! a write must not be refused for the sake of a block that the host cannot read anyway.
 
 use super::super::{Core, Purpose};
 use super::Reclaim;
 use crate::base::SegmentId;
 
-/// How long after the first visit a frame, or a leaf of the map, is given up.
+/// Time from the first visit until a frame, or a leaf of the map, is given up.
 pub(crate) const GIVE_UP_NS: u64 = 300_000_000_000;
 
-/// Segments that are remembered; others count as visited for the first time.
+/// Maximum number of segments that are remembered; any other counts as visited for the first time.
 const SEGMENTS_MAX: usize = 1024;
 
 /// A segment with a frame that could not be read.
@@ -25,19 +25,19 @@ const SEGMENTS_MAX: usize = 1024;
 pub(super) struct Unreadable {
     segment: SegmentId,
     generation: u64,
-    /// The time at which that was found.
+    /// The time at which the frame was found.
     since_ns: u64,
 }
 
 impl Reclaim {
-    /// Notes that the unreadable frames of a segment were given up.
+    /// Records that the unreadable frames of a segment were given up.
     pub(crate) fn forget_unreadable(&mut self, segment: SegmentId) {
         self.unreadable.retain(|known| known.segment != segment);
     }
 }
 
 impl Core {
-    /// Returns whether unreadable frames of a segment were left there long enough.
+    /// Returns whether unreadable frames of a segment were left in place long enough.
     pub(crate) fn gives_up_unreadable(&self, segment: SegmentId, now_ns: u64) -> bool {
         let known = self.reclaim.unreadable.iter().find(|known| known.segment == segment);
         known.is_some_and(|known| {
@@ -46,7 +46,7 @@ impl Core {
         })
     }
 
-    /// Notes that a part of a segment cannot be read and was left there.
+    /// Records that a part of a segment cannot be read and was left in place.
     pub(crate) fn note_unreadable(&mut self, segment: SegmentId, now_ns: u64) {
         let (all, space) = (&mut self.reclaim.unreadable, &self.space);
         all.retain(|known| space.generation(known.segment) == known.generation);
@@ -56,9 +56,9 @@ impl Core {
         }
     }
 
-    /// Returns a segment to empty although its unreadable frames are thereby given up, because
-    /// writes would otherwise be refused. There must be no other victim. Also returns the time at
-    /// which it was found.
+    /// Returns a segment to empty even though its unreadable frames are lost, because writes would
+    /// otherwise be refused, and the time at which it was found unreadable. Must only be called if
+    /// no other victim exists.
     pub(crate) fn last_resort(&self) -> Option<(SegmentId, u64)> {
         if !self.must_collect() || self.has_segment_for_data() {
             return None;

@@ -1,4 +1,4 @@
-//! Warm segments: free segments whose bytes were written before, kept for a host that flushes
+//! Warm segments: free segments whose bytes were written before, retained for a host that flushes
 //! often.
 //!
 //! ```text
@@ -11,20 +11,20 @@
 //!
 //! A flush into bytes that were written before costs the underlying file system only the write. A
 //! flush into a hole, or into space that was reserved but never written, also costs a journal
-//! commit and takes two to three times as long. The host's stream gets warm segments, the others
-//! cold ones.
+//! commit and takes two to three times as long. The host's stream receives warm segments, the other
+//! streams cold ones.
 //!
 //! Once garbage collection runs, the segments that it frees are enough. Before that, a drive
 //! continues in segments that it has not used yet: the next one is filled with zeroes ahead of
-//! time. A segment that still holds data of an earlier process needs no zeroes. A bulk load does
-//! not flush, and never pays for this. Once the next segment is warm, the host's stream leaves a
-//! cold segment even if it has room left: each flush there would cost a commit until it is full. It
-//! does so once per period of frequent flushes, since doing so more often would waste segments
-//! faster than they are zeroed.
+//! time. A segment that still contains data of an earlier process needs no zeroes. A bulk load does
+//! not flush, and never incurs this cost. Once the next segment is warm, the host's stream leaves a
+//! cold segment even if it has space left: each flush there would cost a commit until it is full.
+//! This happens once per period of frequent flushes, since more often would waste segments faster
+//! than they are zeroed.
 //!
-//! Nothing depends on which segments are warm: the bytes of a free segment may be anything. The
-//! list is kept in memory only, so after a crash of the process the warm segments stay on the
-//! medium until they are used again.
+//! Nothing depends on which segments are warm: the bytes of a free segment are arbitrary. The list
+//! exists only in memory, so after a crash of the process the warm segments stay on the medium
+//! until they are used again.
 //!
 //! `maintenance::warm` does the work.
 
@@ -34,19 +34,19 @@ use super::Reclaim;
 use crate::base::{Result, SegmentId};
 use crate::format::Stream;
 
-/// Flushes per second at which a host counts as flushing often, if each is for at most this number
-/// of bytes of log, on average. Zeroing costs as much as writing, so the saving must be worth
+/// Flushes per second at which a host counts as flushing often, if on average each flushes at most
+/// this number of bytes of log. Zeroing costs as much as writing, so the saving must justify
 /// writing the bytes twice.
 const OFTEN_FLUSHES: u64 = 16;
 const OFTEN_BYTES: u64 = (1 << 20) / OFTEN_FLUSHES;
 
-/// Bytes of log per flush at which flushes count: a flush with nothing to write adds none, and each
-/// of eight that share a batch adds 512 or more.
+/// Bytes of log per flush from which flushes count: a flush with nothing to write adds none, and
+/// each of eight that share a batch adds 512 or more.
 const OFTEN_BYTES_MIN: u64 = 512;
 
-/// A segment is zeroed once this part of its size was flushed beyond the bytes zeroed before the
-/// last zeroed segment: while the host fills a warm segment, the next one becomes warm, and for a
-/// host with short bursts, zeroes never exceed the log by two segments.
+/// A segment is zeroed once this part of its size was flushed in addition to the bytes zeroed
+/// before the last zeroed segment. The next segment thus becomes warm while the host fills the
+/// present one, and for a host with short bursts, zeroes never exceed the log by two segments.
 const ZEROED_AFTER: u64 = 8;
 
 /// A cold segment is left for a warm one if more than this part of it is unused.
@@ -55,46 +55,46 @@ const LEFT_BEFORE: u32 = 8;
 /// Seconds without frequent flushes after which warm segments are discarded.
 const QUIET_TICKS: u32 = 60;
 
-/// Bytes that warm segments take of the medium, at most, though one segment may always be warm:
-/// four of the default size.
+/// Maximum number of bytes that warm segments occupy on the medium, although one segment may always
+/// be warm: four of the default size.
 const WARM_BYTES_MAX: u64 = 128 << 20;
 
 /// The state of warming.
 #[derive(Debug, Default)]
 pub(crate) struct Warming {
-    /// Flushes of the host at the last tick.
+    /// Number of host flushes at the last tick.
     seen_flushes: u64,
     /// Media bytes at the last tick.
     seen_bytes: u64,
     /// Ticks since the last second in which the host flushed often; `None` before the first.
     quiet_ticks: Option<u32>,
-    /// Media bytes in seconds in which the host flushed often.
+    /// Media bytes written in seconds in which the host flushed often.
     flushed_bytes: u64,
     /// Bytes of segments whose zeroing was begun: never much more than `flushed_bytes`.
     zeroed_bytes: u64,
-    /// Whether the present segment of the host's stream was warm. Not known after an opening.
+    /// Whether the present segment of the host's stream was warm. Unknown after an opening.
     is_tail_warm: bool,
     /// Whether the host has left a segment since it began to flush often.
     has_left: bool,
     /// Segments that were left before they were full and have not been freed since.
     partly_written: Vec<SegmentId>,
-    /// Whether writing zeroes has failed, or the medium was full, which zeroes made worse: zeroing
-    /// is not tried again in this opening.
+    /// Whether writing zeroes has failed, or filled the medium: zeroing is not tried again in this
+    /// opening.
     has_failed: bool,
 }
 
-/// Work to do on a segment: a free one is held until [`Core::end_hold`].
+/// Work to do on a segment. A free segment is held until [`Core::end_hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeWork {
-    /// Discard it: it was warm.
+    /// Discard the segment, which was warm.
     Discard(SegmentId),
-    /// Fill it with zeroes.
+    /// Fill the segment with zeroes.
     Zero(SegmentId),
-    /// Reserve its space in the file system: room is low.
+    /// Allocate the segment's space in the file system: room is low.
     Take(SegmentId),
-    /// Reserve the space of the rest of an open segment, which is not held.
+    /// Allocate the space of the rest of an open segment, which is not held.
     TakeRest(SegmentId),
-    /// Discard it, and use the space for the rest of an open segment.
+    /// Discard a retained segment, and use its space for the rest of an open segment.
     GiveUp { kept: SegmentId, open: SegmentId },
 }
 
@@ -141,17 +141,17 @@ impl Warming {
 }
 
 impl Reclaim {
-    /// Notes that a segment is left before it is full.
+    /// Records that a stream leaves a segment before it is full.
     pub(in super::super) fn note_left(&mut self, segment: SegmentId) {
         self.warming.partly_written.push(segment);
     }
 
-    /// Notes that a segment was freed.
+    /// Records that a segment was freed.
     pub(super) fn note_freed(&mut self, segment: SegmentId) {
         self.warming.partly_written.retain(|&left| left != segment);
     }
 
-    /// Notes that segments cannot be zeroed in this opening.
+    /// Records that segments cannot be zeroed in this opening.
     pub(crate) fn zeroing_failed(&mut self) {
         self.warming.has_failed = true;
     }
@@ -186,7 +186,8 @@ impl Core {
         is_written && self.may_warm() && self.space.is_among_lowest(segment)
     }
 
-    /// Frees an empty segment, as [`Core::free_segment`], whose content was not discarded.
+    /// Frees an empty segment like [`Core::free_segment`], without its content having been
+    /// discarded.
     pub(crate) fn free_warm_segment(&mut self, segment: SegmentId) {
         self.free_segment(segment);
         self.space.set_warm(segment);
@@ -217,7 +218,7 @@ impl Core {
         cooled.map(FreeWork::Discard).or_else(|| self.segment_to_zero().map(FreeWork::Zero))
     }
 
-    /// Returns the segment that the host gets next, if it should be zeroed first.
+    /// Returns the next segment of the host's stream, if it should be zeroed first.
     fn segment_to_zero(&self) -> Option<SegmentId> {
         let is_due = self.reclaim.warming.is_zeroing_due(self.superblock.segment_bytes.into());
         let may_zero = is_due && self.may_warm() && self.has_spare();
@@ -225,7 +226,7 @@ impl Core {
         segment.filter(|&segment| !self.space.is_warm(segment))
     }
 
-    /// Notes whether the segment that the host's stream enters is warm.
+    /// Records whether the segment that the host's stream enters is warm.
     pub(in super::super) fn note_host_enters(&mut self, is_warm: bool) {
         self.reclaim.warming.is_tail_warm = is_warm;
         // The next segment may be zeroed.
@@ -233,7 +234,7 @@ impl Core {
     }
 
     /// Returns whether the host's stream should continue in the next segment, which is warm,
-    /// although its own has room left.
+    /// although its own has space left.
     pub(crate) fn should_leave_cold_segment(&self) -> bool {
         let next = self.space.next_for(Stream::Host);
         let is_next_warm = next.is_some_and(|segment| self.space.is_warm(segment));
@@ -247,7 +248,7 @@ impl Core {
             && self.has_spare()
     }
 
-    /// Continues the host's stream in the next segment. Returns whether that is settled; if not,
+    /// Continues the host's stream in the next segment. Returns whether this is complete; if not,
     /// the caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
@@ -263,13 +264,13 @@ impl Core {
         !self.keeps_warm() || !self.has_spare()
     }
 
-    /// Returns whether a free segment may be held for long: not while garbage collection runs or
-    /// soon will, since that leaves warm segments anyway.
+    /// Returns whether a free segment may be held for long. It may not while garbage collection
+    /// runs or soon will, since that leaves warm segments anyway.
     fn has_spare(&self) -> bool {
         self.space.free_count() > self.gc_target_segments()
     }
 
-    /// Releases a held segment so that it can be handed out again.
+    /// Releases a held segment so that it can be allocated again.
     pub(crate) fn end_hold(&mut self, segment: SegmentId, is_warm: bool) {
         self.space.end_hold(segment);
         if is_warm {
@@ -283,7 +284,7 @@ impl Core {
         !self.space.has_held_free() && !matches!(self.next_free_work(), Some(FreeWork::Discard(_)))
     }
 
-    /// Returns the bytes of kept segments, including one that is being zeroed or discarded.
+    /// Returns the bytes of retained segments, including one that is being zeroed or discarded.
     pub(crate) fn warm_bytes(&self) -> u64 {
         self.space.kept_count() as u64 * u64::from(self.superblock.segment_bytes)
     }

@@ -1,4 +1,4 @@
-//! Changes of the list of snapshots, of which a checkpoint makes one at a time, and views.
+//! Changes of the list of snapshots, each made by a checkpoint, one at a time; and views.
 //!
 //! ```text
 //! create: begin -> segments with live frames are retained, from this moment
@@ -12,9 +12,9 @@
 //!            end -> frames that only the map before named are dead
 //! ```
 //!
-//! Between begin and end no segment is freed, since that takes the turn. An abandoned checkpoint
+//! Between begin and end no segment is freed, since that requires the turn. An abandoned checkpoint
 //! leaves everything as it was before, except for one that rolls back: the state in memory is then
-//! ahead of the medium, so the drive takes no more writes.
+//! ahead of the medium, so the drive accepts no more writes.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ use crate::format::{
     Stream, Superblock, TableEntry, check_clone_path,
 };
 
-/// Clones that a message names.
+/// Maximum number of clones that a message names.
 const NAMED_MAX: usize = 3;
 
 /// An additional action performed by a checkpoint.
@@ -42,13 +42,14 @@ pub(crate) enum CheckpointAction {
     Create {
         /// The properties of the snapshot.
         new: NewSnapshot,
-        /// Whether it must be of the moment at which the host's changes were suspended for it.
+        /// Whether the snapshot must show the moment at which the host's changes were suspended for
+        /// it.
         while_suspended: bool,
     },
     /// Write a changed list of snapshots.
     Edit(Edit),
-    /// Make the disk that of a snapshot, and drop the snapshots taken after it, if the condition
-    /// allows it in the step that replaces the disk.
+    /// Replace the disk by that of a snapshot, and drop the snapshots taken after it, if the
+    /// condition permits it in the step that replaces the disk.
     RollBack(Box<KeptDisk>, Condition),
 }
 
@@ -56,11 +57,11 @@ pub(crate) enum CheckpointAction {
 pub(crate) enum Edit {
     /// Delete these snapshots.
     Delete(Vec<SeqNo>),
-    /// Keep only the map of this snapshot.
+    /// Retain only the map of this snapshot.
     Bookmark(SeqNo),
     /// Add a clone to this snapshot.
     Register(SeqNo, RegisteredClone),
-    /// Remove the clone of this identity from this snapshot.
+    /// Remove the clone with this identity from this snapshot.
     Forget(SeqNo, Uuid),
 }
 
@@ -88,10 +89,10 @@ impl Change {
 
 impl Core {
     /// Installs the snapshots that recovery found and the tables of moved frames, and protects the
-    /// segments that they need. Must be called before anything is replayed.
+    /// segments that they need. Must be called before any record is replayed.
     ///
     /// # Errors
-    /// `Corrupt` if a piece of a table lies where none can be.
+    /// `Corrupt` if a piece of a table has an impossible place.
     pub(crate) fn set_snapshots(&mut self, kept: Vec<Kept>, forwards: Forwards) -> Result<()> {
         let Self { snapshots, space, superblock, .. } = self;
         for place in forwards.metadata() {
@@ -116,13 +117,13 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the superblock and the tables of moved metadata, with which maps of snapshots are
-    /// read.
+    /// Returns the superblock and the tables of moved metadata, which are needed to read maps of
+    /// snapshots.
     pub(crate) fn to_read_kept(&self) -> (Superblock, Forwards) {
         (self.superblock.clone(), self.snapshots.forwards().of_metadata())
     }
 
-    /// Begins to create a snapshot: from now on the capacity does not change.
+    /// Begins to create a snapshot. The capacity does not change until [`Core::end_snapshot`].
     ///
     /// # Errors
     /// `AlreadyExists`, `NoSpace`, `Busy`, `ReadOnly`, `Poisoned`.
@@ -149,7 +150,7 @@ impl Core {
         }
     }
 
-    /// Returns whether there is room for another snapshot; `None` if garbage collection may make
+    /// Returns whether there is space for another snapshot; `None` if garbage collection may free
     /// it.
     ///
     /// # Errors
@@ -181,7 +182,7 @@ impl Core {
 
     /// Begins to read a snapshot or a bookmark: until [`Core::end_view`] it is not deleted, and
     /// nothing that it needs is moved. Returns its entry and the present places of frames that were
-    /// moved before; `None` if there is no such snapshot.
+    /// moved before, or `None` if there is no such snapshot.
     ///
     /// # Errors
     /// `Busy` if it is being deleted.
@@ -202,7 +203,7 @@ impl Core {
         Ok(Some((entry, forwards)))
     }
 
-    /// Ends a view, begun by [`Core::begin_view`], of the snapshot of this batch.
+    /// Ends a view, begun by [`Core::begin_view`], of the snapshot with this last batch.
     pub(crate) fn end_view(&mut self, watermark: SeqNo) {
         let mut all = self.snapshots.kept.iter_mut();
         let kept = all.find(|kept| kept.entry.watermark == watermark);
@@ -211,10 +212,10 @@ impl Core {
         self.snapshots.fix(&mut self.space);
     }
 
-    /// Checks whether an action can still be met at the moment at which its checkpoint begins.
+    /// Checks whether an action is still possible when its checkpoint begins.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound`, `Busy`, `NoSpace`: after the last, there may be room later.
+    /// `AlreadyExists`, `NotFound`, `Busy`, or `NoSpace`, after which there may be space later.
     pub(crate) fn check_action(&self, action: &CheckpointAction) -> Result<()> {
         match action {
             CheckpointAction::None => Ok(()),
@@ -243,7 +244,7 @@ impl Core {
     /// Returns the list of snapshots after a change.
     ///
     /// # Errors
-    /// As [`Core::check_action`].
+    /// Those of [`Core::check_action`].
     fn edited(&self, edit: &Edit) -> Result<Vec<Snapshot>> {
         let mut list = self.snapshots.list();
         match edit {
@@ -273,8 +274,8 @@ impl Core {
         Ok(list)
     }
 
-    /// Returns an error if a part is received onto a snapshot whose data would go: rolling back to
-    /// it discards the part.
+    /// Returns an error if a snapshot whose data would be deleted is the base of a part being
+    /// received. A rollback to that snapshot discards the part.
     fn check_no_base(&self, gone: &[SeqNo]) -> Result<()> {
         let entries = self.snapshots.kept.iter().map(|kept| &kept.entry);
         let mut gone = entries.filter(|entry| gone.contains(&entry.watermark));
@@ -323,7 +324,7 @@ impl Core {
         Ok(())
     }
 
-    /// Notes the change that the starting checkpoint makes.
+    /// Records the change that the starting checkpoint makes.
     pub(in super::super) fn begin_change(
         &mut self,
         action: CheckpointAction,
@@ -354,8 +355,9 @@ impl Core {
         self.snapshots.fix(&mut self.space);
     }
 
-    /// Returns the bitmap of the segments that the snapshot being created needs; `None` if there is
-    /// none. Leaves and pages of the checkpoint have their places; `lists` are its lists so far.
+    /// Returns the bitmap of the segments that the snapshot being created needs; `None` if none is
+    /// being created. Leaves and pages of the checkpoint have their places; `lists` are its lists
+    /// so far.
     pub(crate) fn retained_bitmap(&self, lists: &[MetadataAddress]) -> Option<Vec<u8>> {
         let more = self.metadata_segments(lists);
         let segment_count = self.space.segment_count();
@@ -445,21 +447,21 @@ impl Core {
         self.snapshots.suspended_for.push(of);
     }
 
-    /// Resumes changes that wait for the snapshot `of`, if that is still so.
+    /// Resumes changes that wait for the snapshot `of`, if they still do.
     pub(crate) fn resume_changes(&mut self, of: Uuid) {
         self.snapshots.suspended_for.retain(|&other| other != of);
         self.wake(Wakes::PROGRESS);
     }
 
     /// Returns the oldest snapshot that may be given up before the host is refused: it yields, is
-    /// not read, has no clones, and is not the base of a part being received.
+    /// not being read, has no clones, and is not the base of a part being received.
     fn oldest_that_yields(&self) -> Option<&Snapshot> {
         let unread = self.snapshots.kept.iter().filter(|kept| kept.readers == 0);
         let mut unread = unread.map(|kept| &kept.entry).filter(|it| it.clones.is_empty());
         unread.find(|entry| entry.yields && !self.is_base_of_part(entry))
     }
 
-    /// Requests the space of the oldest snapshot that yields; returns whether there is one.
+    /// Requests the space of the oldest snapshot that yields. Returns whether one exists.
     pub(in super::super) fn ask_to_yield(&mut self) -> bool {
         let yields = self.oldest_that_yields().is_some();
         if yields && !self.checkpoints.lacks_space() {
@@ -476,14 +478,14 @@ impl Core {
         self.oldest_that_yields().filter(|_| is_wanted).cloned()
     }
 
-    /// Notes that a snapshot that yields was given up.
+    /// Records that a snapshot that yields was given up.
     pub(crate) fn note_given_up(&mut self) {
         self.snapshots.given_up += 1;
     }
 }
 
 impl Snapshots {
-    /// Checks that a snapshot of a name can be added.
+    /// Checks that a snapshot with a given name can be added.
     ///
     /// # Errors
     /// `AlreadyExists`, `NoSpace`.
@@ -501,7 +503,7 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Returns an error if a snapshot that would go is being read or has clones.
+    /// Returns an error if a snapshot to be deleted is being read or has clones.
     fn check_unread(&self, goes: impl Fn(SeqNo) -> bool) -> Result<()> {
         self.check_uncloned(&goes)?;
         let mut read = self.kept.iter().filter(|kept| kept.readers > 0);
@@ -514,7 +516,7 @@ impl Snapshots {
         }
     }
 
-    /// Returns an error if a snapshot that would go has clones.
+    /// Returns an error if a snapshot to be deleted has clones.
     fn check_uncloned(&self, goes: &impl Fn(SeqNo) -> bool) -> Result<()> {
         let mut cloned = self.kept.iter().map(|kept| &kept.entry);
         let cloned = cloned.find(|entry| goes(entry.watermark) && !entry.clones.is_empty());
@@ -559,7 +561,7 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Checks that no snapshot is read: a reader keeps the frames that it needs in place.
+    /// Checks that no snapshot is being read: its frames must stay in place for a reader.
     ///
     /// # Errors
     /// `Busy`.
@@ -597,7 +599,7 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Notes that the disk is rolled back to a snapshot after batch `last`.
+    /// Records that the disk is rolled back to a snapshot after batch `last`.
     pub(super) fn begin_rollback(&mut self, watermark: SeqNo, last: SeqNo) {
         assert!(self.change.is_none(), "one checkpoint at a time changes snapshots");
         self.needs_changed();

@@ -5,15 +5,15 @@
 //!     8192 -> segment 9, offset 4096: the frame
 //! ```
 //!
-//! When a copy is copied again, the entries that lead to it follow: each entry names the present
-//! place of its frame, and never a use of a segment that has ended.
+//! When a copy is copied again, the entries that lead to it are updated: each entry names the
+//! present place of its frame, and never a past use of a segment.
 //!
-//! The same tables lead to records of the maps and lists of snapshots, which are moved out of
-//! segments that are removed when the capacity shrinks.
+//! The same tables lead to records of the maps and lists of snapshots. These records are moved out
+//! of segments that are removed when the capacity shrinks.
 //!
-//! A table belongs to one use of a segment. All are in memory; a checkpoint writes those that
-//! changed. An entry is needed as long as there is a snapshot between the two batches that it
-//! names; each such snapshot retains the segment that the entry points to, so the segment is not
+//! A table belongs to one use of a segment. All tables are in memory; a checkpoint writes those
+//! that changed. An entry is needed as long as a snapshot exists between the two batches that it
+//! names. Each such snapshot retains the segment that the entry points to, so the segment is not
 //! reused, and the target of an entry always exists.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,21 +27,21 @@ use crate::format::{
     RECORD_HEADER_BYTES, Snapshot,
 };
 
-/// Approximate bytes that an entry takes in memory and in a checkpoint.
+/// Approximate bytes that an entry occupies in memory and in a checkpoint.
 const ENTRY_BYTES: usize = 128;
 
 /// An entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copied {
-    /// The use of a segment in which the copy is.
+    /// The use of the segment that contains the copy.
     pub(crate) to: SegmentUse,
-    /// Its offset there.
+    /// Its offset in the segment.
     pub(crate) offset: u32,
     /// Bytes of its record.
     pub(crate) record_bytes: u32,
-    /// Whether blocks of it were live when it was copied.
+    /// Whether blocks of the frame were live when it was copied.
     pub(crate) was_live: bool,
-    /// Whether it is a record of a map or a list of snapshots, which bookmarks need, too.
+    /// Whether the copy is a record of a map or a list of snapshots, which bookmarks also need.
     pub(crate) is_meta: bool,
     /// No snapshot before this batch names the frame.
     pub(crate) since: SeqNo,
@@ -50,7 +50,7 @@ pub(crate) struct Copied {
 }
 
 impl Copied {
-    /// Returns the address of its record.
+    /// Returns the address of the copy's record.
     pub(crate) fn address(&self) -> FrameAddress {
         FrameAddress { segment: self.to.segment, offset: self.offset }
     }
@@ -61,8 +61,7 @@ impl Copied {
     }
 
     /// Returns whether a snapshot is read through the entry. A bookmark, which only compares
-    /// places, is read through every entry: frames that it named may be where younger snapshots
-    /// still need them.
+    /// places, is read through every entry: younger snapshots may still need frames that it named.
     fn is_read_by(&self, entry: &Snapshot) -> bool {
         entry.is_bookmark || self.is_named_by(entry.watermark)
     }
@@ -76,8 +75,8 @@ impl Copied {
 /// The table of one use of a segment.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// The newest batch at the time at which everything that snapshots name in it had been copied;
-    /// 0 before that.
+    /// The newest batch when everything that snapshots name in the segment had been copied; 0
+    /// before that.
     emptied: SeqNo,
     entries: BTreeMap<u32, Copied>,
     /// Its places in the newest checkpoint.
@@ -117,10 +116,10 @@ fn forward_of((&offset, copied): (&u32, &Copied)) -> Forward {
     }
 }
 
-/// A piece of a table for a checkpoint to write.
+/// A piece of a table that a checkpoint must write.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingPiece {
-    /// The use of a segment whose table it belongs to.
+    /// The use of the segment to which the table belongs.
     pub(crate) of: SegmentUse,
     /// Its content.
     pub(crate) raw: Vec<u8>,
@@ -162,7 +161,7 @@ pub(crate) struct Forwards {
 
 impl Forwards {
     /// Restores the tables of a checkpoint from their pieces. `generation_of` returns the present
-    /// generation of a segment, which for a needed copy is that of the copy.
+    /// generation of a segment, which for the segment of a needed copy is the copy's.
     ///
     /// # Errors
     /// `Corrupt` if two pieces contradict each other.
@@ -202,7 +201,7 @@ impl Forwards {
         Ok(forwards)
     }
 
-    /// Notes pieces that cannot be read, which snapshots up to batch `until` may need.
+    /// Records pieces that cannot be read, which snapshots up to batch `until` may need.
     pub(crate) fn set_lost(&mut self, pieces: Vec<MetadataAddress>, until: SeqNo) {
         (self.lost, self.lost_until) = (pieces, until);
     }
@@ -219,7 +218,7 @@ impl Forwards {
         !self.lost.is_empty() && entry.watermark <= self.lost_until
     }
 
-    /// Returns the tables through which a snapshot is read, wherever that is done. These tables are
+    /// Returns the tables through which a snapshot is read, wherever it is read. These tables are
     /// not written, and no counts include them.
     pub(crate) fn of(&self, entry: &Snapshot) -> Self {
         self.those(|copied| copied.is_read_by(entry))
@@ -245,14 +244,13 @@ impl Forwards {
     }
 
     /// Returns the present place of a frame that a map names in `generation` of its segment, and
-    /// the generation there: the arguments, if the frame was not moved.
+    /// the generation there. Returns the arguments if the frame was not moved.
     pub(crate) fn resolve(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
-        // When a copy is copied again, the entries that lead to it follow: no entry leads to
-        // another.
+        // Copying a copy again updates the entries that lead to it: no entry leads to another.
         Self::follow(self.leading_from(place, generation), place, generation)
     }
 
-    /// As [`Forwards::resolve`] in the tables through which a snapshot is read; see
+    /// Like [`Forwards::resolve`], in the tables through which a snapshot is read; see
     /// [`Forwards::of`].
     pub(crate) fn resolve_for(
         &self,
@@ -280,7 +278,8 @@ impl Forwards {
     }
 
     /// Returns the present place of a record of metadata that a root or a map of a snapshot names
-    /// at a place in `generation` of its segment, and the generation there, if it was moved.
+    /// at a place in `generation` of its segment, and the generation there, if the record was
+    /// moved.
     pub(crate) fn metadata_at(
         &self,
         place: MetadataAddress,
@@ -298,8 +297,7 @@ impl Forwards {
         !self.tables.is_empty()
     }
 
-    /// Returns whether a place has an entry: then the entry serves every snapshot that names the
-    /// place.
+    /// Returns whether a place has an entry, which then serves every snapshot that names the place.
     pub(crate) fn has(&self, of: SegmentUse, offset: u32) -> bool {
         self.tables.get(&of).is_some_and(|table| table.entries.contains_key(&offset))
     }
@@ -321,7 +319,7 @@ impl Forwards {
         self.copies().filter(|copied| copied.is_needed_by(entry)).map(|copied| copied.to)
     }
 
-    /// Returns the places whose entries lead to offsets of a use of a segment, and the entries.
+    /// Returns the places whose entries lead to offsets in a use of a segment, and the entries.
     pub(crate) fn leading_to(
         &self,
         to: SegmentUse,
@@ -356,15 +354,15 @@ impl Forwards {
         self.leads.insert(Lead { to: (copied.to, copied.offset), from });
     }
 
-    /// Notes that everything that snapshots name in a use of a segment was copied, when the newest
-    /// batch was `sealed`.
+    /// Records that everything that snapshots name in a use of a segment was copied, when the
+    /// newest batch was `sealed`.
     pub(crate) fn set_emptied(&mut self, of: SegmentUse, sealed: SeqNo) {
         let table = self.tables.entry(of).or_default();
         (table.emptied, table.is_dirty) = (table.emptied.max(sealed), true);
     }
 
-    /// Drops the entries and tables that none of the snapshots, given in any order, needs. `names`
-    /// returns whether the snapshot of a batch names anything in a segment.
+    /// Drops the entries and tables that no snapshot needs. The snapshots are given in any order;
+    /// `names` returns whether the snapshot with a given last batch names anything in a segment.
     ///
     /// # Panics
     /// If a checkpoint is running.
@@ -419,12 +417,12 @@ impl Forwards {
         }
     }
 
-    /// Returns the approximate bytes that the tables take in memory.
+    /// Returns the approximate bytes that the tables occupy in memory.
     pub(crate) fn bytes(&self) -> usize {
         (self.entry_count + self.tables.len()) * ENTRY_BYTES
     }
 
-    /// Returns the most bytes that the next checkpoint writes of them.
+    /// Returns the maximum number of their bytes that the next checkpoint writes.
     pub(crate) fn dirty_bytes(&self) -> usize {
         let dirty = self.tables.values().filter(|table| table.is_dirty);
         let bytes = |table: &Table| {
@@ -434,7 +432,7 @@ impl Forwards {
         dirty.map(bytes).sum()
     }
 
-    /// Returns whether a root can name the pieces of all tables and `more` others.
+    /// Returns whether a root has space to name the pieces of all tables and `more` others.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         let count: usize = self.tables.values().map(Table::piece_count).sum();
         count + more <= FORWARD_PIECES_MAX / 2
@@ -481,7 +479,7 @@ impl Forwards {
         pending
     }
 
-    /// Notes the place at which the running checkpoint wrote a piece.
+    /// Records the place at which the running checkpoint wrote a piece.
     pub(crate) fn written(&mut self, of: SegmentUse, place: MetadataAddress) {
         let running = self.running.as_mut().expect("no checkpoint is running");
         let pieces = running.written.get_mut(&of).expect("only dirty tables are written");
@@ -498,7 +496,7 @@ impl Forwards {
         self.lost.iter().copied().chain(all).collect()
     }
 
-    /// Ends the running checkpoint; returns the pieces that only the previous one named.
+    /// Ends the running checkpoint. Returns the pieces that only the previous one named.
     pub(crate) fn end_checkpoint(&mut self) -> Vec<MetadataAddress> {
         let Some(Running { written, superseded, .. }) = self.running.take() else {
             return Vec::new();
@@ -511,7 +509,7 @@ impl Forwards {
         dead
     }
 
-    /// Abandons the running checkpoint; returns the pieces that it wrote.
+    /// Abandons the running checkpoint. Returns the pieces that it wrote.
     pub(crate) fn abandon_checkpoint(&mut self) -> Vec<MetadataAddress> {
         let Some(Running { written, superseded, .. }) = self.running.take() else {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! The snapshots of a drive: the list, the segments that each needs, the tables that lead to what
-//! was moved, and the change that the running checkpoint makes.
+//! The snapshots of a drive: the list, the segments that each needs, the tables that lead to moved
+//! frames, and the change that the running checkpoint makes.
 //!
 //! Other parts of the core see none of the fields. Calls that also depend on room, the log or the
 //! map are methods of the core.
@@ -24,15 +24,15 @@ pub use rollback::Condition;
 pub(crate) use rollback::KeptDisk;
 pub(crate) use segment_set::SegmentSet;
 
-/// Tables up to this size are kept in memory regardless of the map cache: about a million frames.
+/// Tables up to this size stay in memory regardless of the map cache: about a million frames.
 const FORWARD_BYTES_MIN: usize = 64 << 20;
 
 /// Share of a segment by which the tables may grow before garbage collection leaves retained
 /// segments alone until a checkpoint has written the tables.
 const DIRTY_DIVISOR: u32 = 4;
 
-/// Most bytes of bitmaps that a drive holds in memory: 1,024 snapshots up to 16 TiB in segments of
-/// 32 MiB.
+/// Maximum number of bytes of bitmaps that a drive stores in memory: 1,024 snapshots up to 16 TiB
+/// in segments of 32 MiB.
 pub(crate) const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// The properties of a new snapshot, chosen by the caller.
@@ -44,7 +44,8 @@ pub struct NewSnapshot {
     pub guid: Uuid,
     /// The time in seconds since 1970, for display.
     pub created_seconds: u64,
-    /// Whether it is deleted before a write is refused for space, the oldest such first.
+    /// Whether the snapshot may be deleted before a write is refused for lack of space. The oldest
+    /// such snapshot is deleted first.
     pub yields: bool,
 }
 
@@ -53,19 +54,20 @@ pub struct NewSnapshot {
 pub(crate) struct Kept {
     /// The snapshot's entry in the list.
     pub(crate) entry: Snapshot,
-    /// Every segment that held data or metadata of it when it was taken, as its root says. The
-    /// frames named there may have been moved since. For a bookmark, the segments of its map.
+    /// Every segment that contained data or metadata of the snapshot when it was taken, according
+    /// to its root. The frames named there may have been moved since. For a bookmark, the segments
+    /// of its map.
     pub(crate) named: SegmentSet,
-    /// Every segment that holds data or metadata of it now.
+    /// Every segment that contains data or metadata of the snapshot now.
     pub(crate) retained: SegmentSet,
-    /// Damage to its root or its bitmap, if any: then every segment that was in use is retained.
+    /// Damage to its root or its bitmap, if any; every segment that was in use is then retained.
     pub(crate) damage: Option<String>,
     /// Open views of it.
     pub(crate) readers: u32,
 }
 
 impl Kept {
-    /// Returns whether a view or a clone reads it: then the frames that it needs stay in place.
+    /// Returns whether a view or a clone reads it. If so, the frames that it needs stay in place.
     fn is_read(&self) -> bool {
         self.readers > 0 || !self.entry.clones.is_empty()
     }
@@ -83,7 +85,7 @@ impl Kept {
         [alone, shared]
     }
 
-    /// Keeps the map only; returns the segments that it no longer needs.
+    /// Retains only the map. Returns the segments that are no longer needed.
     fn give_up_data(&mut self, space: &Space) -> Vec<SegmentId> {
         let is_of_map = |segment: &SegmentId| space.stream(*segment) == Stream::Meta;
         let (map, gone): (Vec<_>, Vec<_>) = self.retained.iter().partition(is_of_map);
@@ -99,15 +101,15 @@ impl Kept {
 /// The snapshots of one drive.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    /// Oldest first.
+    /// The snapshots, oldest first.
     kept: Vec<Kept>,
     change: Option<Change>,
-    /// Checkpoints begun since the opening to create snapshots.
+    /// Number of checkpoints begun since the opening to create snapshots.
     begun: u64,
-    /// Snapshots being created, counted from the first check of whether that is possible.
+    /// Number of snapshots being created, from the first check of whether that is possible.
     creating: u32,
-    /// Free segments that a new snapshot needs, which the host leaves free until it is begun; 0 if
-    /// none.
+    /// Number of free segments that a new snapshot needs, which the host leaves free until it is
+    /// begun; 0 if none.
     wanted_segments: u32,
     /// Whether that number of free segments cannot be gained.
     lacks_segments: bool,
@@ -115,18 +117,19 @@ pub(crate) struct Snapshots {
     suspended_for: Vec<Uuid>,
     /// Whether the host needs the space of a snapshot that yields.
     must_yield: bool,
-    /// Snapshots given up for the host since the opening.
+    /// Number of snapshots given up for the host since the opening.
     given_up: u64,
-    /// Whether the bytes that they retain of each segment are known, as far as they can be.
+    /// Whether the bytes that the snapshots retain of each segment are known, as far as they can
+    /// be.
     is_measured: bool,
     /// The last batch before the disk was last rolled back to a snapshot; 0 if it never was.
     rolled_back: SeqNo,
     forwards: Forwards,
-    /// Number of changes, for any reason, in who needs which segments.
+    /// Number of changes, for any reason, in the segments that snapshots need.
     needs: u64,
-    /// Whether the disk is about to be rolled back: frames that snapshots need stay where they are.
+    /// Whether the disk is about to be rolled back: frames that snapshots need stay in place.
     is_rolling_back: bool,
-    /// Bytes that the tables of moved frames may take in memory.
+    /// Maximum number of bytes that the tables of moved frames may occupy in memory.
     forward_bytes_max: usize,
     segment_bytes: u32,
 }
@@ -148,7 +151,8 @@ impl Snapshots {
         &self.kept
     }
 
-    /// Returns the snapshots, and the one being created, to change the segments that they retain.
+    /// Returns the snapshots, and the one being created, for changes of the segments that they
+    /// retain.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
         let new = self.change.as_mut().and_then(|change| change.new.as_deref_mut());
         self.kept.iter_mut().chain(new)
@@ -166,14 +170,14 @@ impl Snapshots {
         self.all().next_back().map_or(SeqNo(0), |kept| kept.entry.watermark)
     }
 
-    /// Returns whether a comparison reads a bookmark: the frames that it names are not retained,
-    /// and must stay where they were when the comparison began.
+    /// Returns whether a comparison reads a bookmark. The frames that the bookmark names are not
+    /// retained, and must stay where they were when the comparison began.
     fn bookmarks_are_read(&self) -> bool {
         self.kept.iter().any(|kept| kept.entry.is_bookmark && kept.readers > 0)
     }
 
-    /// Notes that no segment can be gained: a snapshot that waits for free segments is refused, and
-    /// the host continues before the snapshot learns of it.
+    /// Records that no segment can be gained: a snapshot that waits for free segments is refused,
+    /// and the host continues before the creator of the snapshot learns of it.
     pub(super) fn give_up_segments(&mut self) {
         self.lacks_segments |= self.wanted_segments > 0;
         self.wanted_segments = 0;
@@ -201,7 +205,7 @@ impl Snapshots {
         self.given_up
     }
 
-    /// Returns the snapshot of a name.
+    /// Returns the snapshot with a given name.
     pub(crate) fn find(&self, name: &str) -> Option<&Kept> {
         self.kept.iter().find(|kept| kept.entry.name == name)
     }
@@ -253,14 +257,14 @@ impl Snapshots {
         self.is_rolling_back
     }
 
-    /// Notes in the segment table which retained segments must stay as they are.
+    /// Marks in the segment table the retained segments that must stay as they are.
     fn fix(&self, space: &mut Space) {
         self.fix_read(space);
         self.fix_retained(space);
     }
 
-    /// Keeps garbage collection away from exactly those segments that are needed by snapshots which
-    /// views or clones read.
+    /// Excludes from garbage collection exactly the segments needed by snapshots that views or
+    /// clones read.
     fn fix_read(&self, space: &mut Space) {
         let mut fixed = SegmentSet::default();
         for kept in self.kept.iter().filter(|kept| self.is_read(kept)) {
@@ -271,8 +275,9 @@ impl Snapshots {
         space.fix_only(|segment| fixed.contains(segment));
     }
 
-    /// Lets garbage collection empty retained segments, unless the tables would grow too long, a
-    /// snapshot is damaged, a bookmark is read, or a snapshot is being created or rolled back to.
+    /// Permits garbage collection to empty retained segments, unless the tables would grow too
+    /// long, a snapshot is damaged, a bookmark is read, or a snapshot is being created or rolled
+    /// back to.
     fn fix_retained(&self, space: &mut Space) {
         let frames = self.segment_bytes as usize / size_of::<[u64; 4]>();
         let is_full = self.forwards.bytes() >= self.forward_bytes_max
@@ -297,7 +302,7 @@ impl Snapshots {
         self.must_yield
     }
 
-    /// Returns the snapshot that has a clone, if there is one.
+    /// Returns the snapshot that has a given clone, if any.
     pub(crate) fn origin_of(&self, clone: Uuid) -> Option<SeqNo> {
         let mut kept = self.kept.iter();
         let has = |drives: &[RegisteredClone]| drives.iter().any(|found| found.drive == clone);

@@ -7,11 +7,11 @@
 //! all copied -> the table says so -> a checkpoint has the table -> the segment is free
 //! ```
 //!
-//! The whole rule is in ARCHITECTURE.md, "The life of a snapshot".
+//! ARCHITECTURE.md, "The life of a snapshot", states the whole rule.
 //!
 //! A frame that is copied whole has the same blocks at the same indexes, so a snapshot reads it at
-//! the place that the table names. Replay notes the copies of live frames again; the copy of a dead
-//! frame is then useless, since its segment still exists.
+//! the place that the table names. Replay records the copies of live frames again; the copy of a
+//! dead frame is then useless, since its original segment still exists.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ use crate::format::{MetadataAddress, Snapshot};
 /// The emptying of a retained segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Emptying {
-    /// The segment, in this use.
+    /// The segment and its present use.
     pub(crate) of: SegmentUse,
     /// Snapshots whose maps name frames in it, oldest first.
     pub(crate) users: Vec<Snapshot>,
@@ -39,7 +39,7 @@ pub(crate) struct Emptying {
 
 /// A frame of a retained segment, to be copied whole.
 pub(crate) struct RetainedMove<'a> {
-    /// Where it is.
+    /// Its present place.
     pub(crate) from: FramePlace,
     /// Its live blocks when it was encoded.
     pub(crate) pieces: &'a [LivePiece],
@@ -52,23 +52,23 @@ pub(crate) struct RetainedMove<'a> {
 }
 
 impl Snapshots {
-    /// Notes a change in who needs which segments: an emptying under way ends.
+    /// Records a change in the segments that snapshots need: an emptying under way ends.
     pub(super) fn needs_changed(&mut self) {
         self.needs += 1;
     }
 
-    /// Returns the number of changes in who needs which segments.
+    /// Returns the number of changes in the segments that snapshots need.
     pub(crate) fn needs(&self) -> u64 {
         self.needs
     }
 
-    /// Returns whether the findings at the beginning of an emptying are out of date.
+    /// Returns whether the state found at the beginning of an emptying is out of date.
     pub(crate) fn is_void(&self, emptying: &Emptying) -> bool {
         self.needs != emptying.needs
     }
 
-    /// Notes the effect of a moved frame on snapshots: any snapshot since its data was written may
-    /// name it at its former place.
+    /// Records the effect of a moved frame on snapshots: any snapshot since its data was written
+    /// may name it at its former place.
     pub(in super::super) fn note_moved(&mut self, space: &mut Space, moved: Moved) {
         if let Some((from, since)) = moved.from {
             let named = (since, self.newest_watermark());
@@ -98,9 +98,9 @@ impl Snapshots {
         }
     }
 
-    /// Notes that the frame or record at a place was copied: entries that lead there now lead to
-    /// the copy, and snapshots from the first to the last of `named` find it through an entry.
-    /// Returns whether one needs it.
+    /// Records that the frame or record at a place was copied: entries that lead to the place now
+    /// lead to the copy, and snapshots from the first to the last of `named` find it through an
+    /// entry. Returns whether a snapshot needs the copy.
     fn note_copy(
         &mut self,
         space: &mut Space,
@@ -122,7 +122,8 @@ impl Snapshots {
         is_needed
     }
 
-    /// Lets the snapshots that may need a copy retain its segment. Returns whether one does.
+    /// Lets the snapshots that may need a copy retain its segment. Returns whether any snapshot
+    /// does.
     fn retain_copy(&mut self, space: &mut Space, copied: &Copied) -> bool {
         let to = copied.to.segment;
         let mut is_needed = false;
@@ -140,7 +141,8 @@ impl Snapshots {
 }
 
 impl Core {
-    /// Begins to empty a retained segment; `None` if it is not retained, or must stay for now.
+    /// Begins to empty a retained segment. Returns `None` if it is not retained, or must stay for
+    /// now.
     pub(crate) fn begin_emptying(&self, segment: SegmentId) -> Option<Emptying> {
         if !self.space.is_retained(segment) || self.space.stays_retained(segment) {
             return None;
@@ -160,8 +162,8 @@ impl Core {
         self.snapshots.forwards.touch(|piece| piece.segment == segment);
     }
 
-    /// Returns whether a frame of the segment must be copied, if its leaf is in memory: whether the
-    /// disk, an entry or a snapshot needs it at its place.
+    /// Returns whether a frame of the segment must be copied because the disk, an entry or a
+    /// snapshot needs it at its place, if its leaf is in memory.
     pub(crate) fn needs_copy(
         &self,
         it: &Emptying,
@@ -206,8 +208,8 @@ impl Core {
         Ok(Attempt::Done)
     }
 
-    /// Notes that records of maps and lists of snapshots were copied out of a use of a segment, and
-    /// that the copies are on the medium. From now on the copies do not count as live.
+    /// Records that records of maps and lists of snapshots were copied out of a use of a segment,
+    /// and that the copies are on the medium. The copies no longer count as live.
     pub(crate) fn note_metadata(&mut self, of: SegmentUse, copies: &[MetadataCopy]) {
         for &MetadataCopy { offset, place, named } in copies {
             let copied = Copied {
@@ -258,9 +260,9 @@ impl Core {
         !self.snapshots.is_measured && self.space.has_retained()
     }
 
-    /// Notes the bytes that snapshots retain in segments not yet measured: bytes that were
-    /// live when they were taken, by segment. Does nothing if the figures are out of date, that is,
-    /// if [`Snapshots::needs`] has changed.
+    /// Records the bytes that snapshots retain in segments not yet measured, by segment: bytes that
+    /// were live when the snapshots were taken. Does nothing if the figures are out of date, that
+    /// is, if [`Snapshots::needs`] has changed.
     pub(crate) fn measured(
         &mut self,
         needs: u64,
@@ -286,8 +288,8 @@ impl Core {
             if direct.is_none() && live + dead == 0 && !is_whole {
                 continue;
             }
-            // Most copies that were live when they were made were still live when a snapshot was
-            // taken later.
+            // Most copies that were live when they were made were still live when a later snapshot
+            // was taken.
             let named = direct.unwrap_or(0).max(live);
             let most = u64::from(self.superblock.segment_bytes);
             self.space.set_retained_bytes(segment, (named + dead).min(most), named);
@@ -296,7 +298,7 @@ impl Core {
     }
 }
 
-/// A record of the map or the lists of snapshots that was copied.
+/// A copied record of the map or the lists of snapshots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataCopy {
     /// The offset of the original.

@@ -1,5 +1,5 @@
-//! The state of rolling back: the disk becomes that of a snapshot in one step, which the checkpoint
-//! that it begins makes durable.
+//! The state of rolling back: the disk becomes that of a snapshot in one step, which begins a
+//! checkpoint that makes it durable.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::base::{Result, SegmentId, SeqNo};
 /// drive.
 pub type Condition = Rc<dyn Fn() -> Result<()>>;
 
-/// A disk as a snapshot has it.
+/// The disk of a snapshot.
 pub(crate) struct KeptDisk {
     /// The snapshot's last batch.
     pub(crate) watermark: SeqNo,
@@ -21,29 +21,30 @@ pub(crate) struct KeptDisk {
     pub(crate) map: L2p,
     /// The segment table when it was taken.
     pub(crate) space: Space,
-    /// Leaves that the drive had lost until then.
+    /// Leaves that the drive had lost when the snapshot was taken.
     pub(crate) lost_leaves: u32,
     /// Live bytes of frames that its map names at other places than the snapshot's map, by segment.
     pub(crate) copies: BTreeMap<SegmentId, u32>,
 }
 
 impl Core {
-    /// Sets whether frames that snapshots need stay in place: they do while the snapshot that is to
-    /// become the disk is read.
+    /// Sets whether frames that snapshots need stay in place. They do while the snapshot that
+    /// becomes the disk is read.
     pub(crate) fn set_rolling_back(&mut self, is_rolling_back: bool) {
         self.snapshots.is_rolling_back = is_rolling_back;
         self.snapshots.needs_changed();
         self.snapshots.fix_retained(&mut self.space);
     }
 
-    /// Sets the last batch before the disk was last rolled back to a snapshot, from a checkpoint.
+    /// Sets the last batch before the disk was last rolled back to a snapshot, as stored in a
+    /// checkpoint.
     pub(crate) fn set_rolled_back(&mut self, last: SeqNo) {
         self.snapshots.rolled_back = last;
     }
 
-    /// Makes the disk that of a snapshot, in memory: the map is the snapshot's, and the frames that
-    /// were live then are live again. Everything else that the newest checkpoint names stays until
-    /// this one is complete.
+    /// Replaces the disk by that of a snapshot, in memory: the map is the snapshot's, and the
+    /// frames that were live then are live again. Everything else that the newest checkpoint names
+    /// stays until this one is complete.
     pub(in super::super) fn roll_back_to(&mut self, disk: KeptDisk) {
         self.snapshots.begin_rollback(disk.watermark, self.log.sealed_seq());
         let KeptDisk { watermark, mut map, space, lost_leaves, copies } = disk;

@@ -7,7 +7,7 @@ use crate::base::SegmentId;
 pub(crate) struct SegmentSet(Vec<u64>);
 
 impl SegmentSet {
-    /// Adds a segment; returns whether it was not in the set.
+    /// Adds a segment. Returns whether it was not yet in the set.
     pub(crate) fn insert(&mut self, segment: SegmentId) -> bool {
         let (word, bit) = (segment.0 as usize / 64, 1 << (segment.0 % 64));
         if self.0.len() <= word {
@@ -19,7 +19,7 @@ impl SegmentSet {
         is_new
     }
 
-    /// Removes a segment; returns whether it was in the set.
+    /// Removes a segment. Returns whether it was in the set.
     pub(crate) fn remove(&mut self, segment: SegmentId) -> bool {
         let was_in = self.contains(segment);
         if let Some(word) = self.0.get_mut(segment.0 as usize / 64) {
@@ -44,14 +44,14 @@ impl SegmentSet {
         })
     }
 
-    /// Encodes the bits of `segment_count` segments, from bit 0 of the first byte on.
+    /// Encodes the bits of `segment_count` segments, starting at bit 0 of the first byte.
     pub(crate) fn encode(&self, segment_count: u32) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.resize((segment_count as usize).div_ceil(8), 0);
         bytes
     }
 
-    /// Decodes the bits of `segment_count` segments; `None` if there are others.
+    /// Decodes the bits of `segment_count` segments. Returns `None` if other bits are set.
     pub(crate) fn decode(bytes: &[u8], segment_count: u32) -> Option<Self> {
         if bytes.len() != (segment_count as usize).div_ceil(8) {
             return None;
@@ -69,7 +69,7 @@ impl SegmentSet {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a bitmap is read as it was written.
+    //! Goal: a decoded bitmap equals the encoded one.
     use super::*;
 
     #[test]

@@ -1,11 +1,11 @@
 //! Goal: the map agrees with a plain array of mappings under random operations, whatever is in
-//! memory and whenever it was checkpointed; it reports every frame piece exactly once when it dies,
+//! memory and whenever it was checkpointed. It reports every frame piece exactly once when it dies,
 //! and every dead metadata place exactly once when a checkpoint has replaced it.
 //!
 //! Method: a model plays the callers. Its medium is a table of places; places declared dead at the
-//! end of a checkpoint are removed, so that a map that needs them later fails. Checkpoints go in
-//! small steps between other operations; now and then everything is lost except the medium and the
-//! operations since the newest checkpoint began.
+//! end of a checkpoint are removed, so that a map that needs them later fails. Checkpoints advance
+//! in small steps between other operations; occasionally everything is lost except the medium and
+//! the operations since the newest checkpoint began.
 
 mod model;
 mod tables;
@@ -26,7 +26,7 @@ fn random_uniform(random: &mut impl RngExt) -> Mapping {
 }
 
 fn random_step(model: &mut Model, random: &mut impl RngExt) {
-    // Mostly one page, so that leaves are written more than once; now and then anywhere.
+    // Mostly one page, so that leaves are written more than once; occasionally anywhere.
     let near = if random.random_range(0..4) == 0 { BLOCKS } else { 24 * 1024 };
     let lba = random.random_range(0..near);
     match random.random_range(0..100) {
@@ -73,7 +73,7 @@ fn agrees_with_a_plain_array() {
     assert!(evictions > 1000, "{evictions}: leaves go in and out");
 }
 
-/// Random writes of single blocks leave a leaf in which nothing is searched for.
+/// Random writes of single blocks leave a leaf in which no search takes place.
 #[test]
 fn a_leaf_of_single_blocks_finds_each() {
     let mut model = Model::new(usize::MAX);
@@ -90,7 +90,8 @@ fn a_leaf_of_single_blocks_finds_each() {
     assert!(model.live.is_empty());
 }
 
-/// The common overwrite, which random ranges hardly ever hit: the very blocks of an older frame.
+/// The common overwrite, which random ranges hardly ever produce: exactly the blocks of an older
+/// frame.
 #[test]
 fn frames_rewritten_in_place_release_the_old_ones() {
     let mut model = Model::new(usize::MAX);
@@ -230,7 +231,7 @@ fn what_is_touched_is_written_again() {
     assert_eq!(map.dirty_pages(), [0]);
 }
 
-/// A map with `leaves` leaves of one frame each on the medium, all clean and in memory.
+/// Returns a map with `leaves` leaves of one frame each on the medium, all clean and in memory.
 fn clean(leaves: u64, budget_bytes: usize) -> L2p {
     let mut map = L2p::new(leaves * 1024, budget_bytes);
     for leaf in 0..leaves {
@@ -351,8 +352,8 @@ fn impossible_checkpoints_are_refused() {
     }
 }
 
-/// Guards against a page of the directory, of 4 KiB, for both ends of each fill: a batch of 4 MiB
-/// could make them take more than a gigabyte.
+/// Guards against a 4 KiB page of the directory for both ends of each fill: a batch of 4 MiB could
+/// then use more than a gigabyte of memory.
 #[test]
 fn far_fills_take_memory_in_proportion_to_their_number() {
     const FILLS: u64 = 4000;

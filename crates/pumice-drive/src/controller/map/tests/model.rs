@@ -1,4 +1,4 @@
-//! The model of the map's callers: a plain array, a medium, a checkpoint in steps.
+//! The model of the map's callers: a plain array, a medium, and a checkpoint in steps.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: 1 << 30, 
 
 type Live = HashMap<FrameAddress, u64>;
 
-/// An operation as the log would replay it.
+/// An operation as replayed from the log.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     Frame(u64, FramePlace),
@@ -21,7 +21,7 @@ enum Operation {
     Move(u64, u16, FrameAddress, FramePlace),
 }
 
-/// The state that the newest finished checkpoint left, in addition to the medium.
+/// The state stored by the newest finished checkpoint, in addition to the medium.
 #[derive(Clone, Default)]
 struct Root {
     pages: Vec<(u32, MetadataAddress)>,
@@ -333,7 +333,7 @@ impl Model {
         assert_eq!(self.map.dirty_bytes(), bytes(true));
     }
 
-    /// The walk over mapped leaves finds every mapped block.
+    /// Checks that the walk over mapped leaves finds every mapped block.
     fn check_walk(&mut self) {
         let mut found = 0;
         let mut from = 0;
@@ -353,8 +353,8 @@ impl Model {
         self.plain.iter().filter(|mapping| !mapping.is_zero()).count() as u64
     }
 
-    /// With everything reaped and a checkpoint made, counts are exact: live bytes by frame, mapped
-    /// blocks, and the medium's content.
+    /// Checks that counts are exact with everything reaped and a checkpoint made: live bytes by
+    /// frame, mapped blocks, and the medium's content.
     pub(super) fn check_accounting(&mut self) {
         self.reap(u32::MAX);
         let mut live = Live::new();

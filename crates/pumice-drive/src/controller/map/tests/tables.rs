@@ -1,7 +1,7 @@
 //! Goal: the map has the table of a frame as long as enough blocks map to it, and never the table
-//! of another frame; a leaf with tables reads back, and no other bytes pass for one.
+//! of another frame; a leaf with tables decodes to itself, and no other bytes decode to it.
 //!
-//! Method: small maps by hand; leaves of random frames, written over and read back; every single
+//! Method: small maps by hand; leaves of random frames, overwritten and read back; every single
 //! change of a leaf on the medium is refused or is another leaf.
 
 use super::*;
@@ -84,7 +84,7 @@ fn a_table_goes_when_few_blocks_of_its_frame_are_left() {
     assert_eq!(map.table_count(), 1);
 }
 
-/// The segment was used again. Guards against looking for a block in its place in another frame.
+/// The segment was reused. Guards against searching for a block at its place in another frame.
 #[test]
 fn a_frame_without_a_table_has_not_that_of_an_earlier_one() {
     let mut map = L2p::new(1024, usize::MAX);
@@ -109,8 +109,8 @@ fn a_moved_frame_has_a_table_if_enough_of_it_is_live() {
     }
 }
 
-/// A damaged map has runs of two frames at one address. Guards against a leaf that is written and
-/// then refused.
+/// A damaged map has runs of two frames at one address. Guards against writing a leaf that cannot
+/// be read.
 #[test]
 fn frames_that_share_an_address_store_no_table() {
     let mut map = L2p::new(1024, usize::MAX);
@@ -123,7 +123,7 @@ fn frames_that_share_an_address_store_no_table() {
     assert_eq!(Leaf::decode(&bytes, &LIMITS).unwrap().table_count(), 1);
 }
 
-/// In a damaged map. Guards against asking a table of fewer blocks for a block.
+/// In a damaged map. Guards against looking up a block in a table with fewer blocks.
 #[test]
 fn frames_of_two_lengths_at_one_address_share_no_table() {
     let mut map = L2p::new(1024, usize::MAX);
@@ -234,7 +234,7 @@ fn a_changed_leaf_with_tables_is_refused_or_is_another_one() {
     }
 }
 
-/// Each is refused for another reason.
+/// Each table is refused for a different reason.
 #[test]
 fn impossible_tables_are_refused() {
     let mut map = L2p::new(1024, usize::MAX);
