@@ -1,4 +1,4 @@
-//! Making a new drive on a medium.
+//! Creating a new drive on a medium.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -33,13 +33,13 @@ pub const FRAME_BLOCKS_DEFAULT: u16 = 8;
 /// Byte offset of segment 0: after both superblock slots, aligned to 2 MiB.
 pub const DATA_OFFSET: u64 = 2 << 20;
 
-/// Default over-provisioning in percent of the size. Between the 7 % and 28 % that drives are
-/// sold with; uniform random writes of incompressible data then cost a write amplification of 4.85
+/// Default over-provisioning in percent of the size, between the 7 % and 28 % of commercial drives;
+/// uniform random writes of incompressible data then cost a write amplification of 4.85
 /// (Xiang-Kurkoski), and compressible data far less.
 pub const OVER_PROVISIONING_PERCENT_DEFAULT: u32 = 12;
 
-/// Properties of a new drive. Later versions may add fields: name those that differ, and take the
-/// rest from [`Spec::new`] by struct update.
+/// Properties of a new drive. Later versions may add fields: set the fields that differ, and use
+/// struct update with [`Spec::new`] for the rest.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Identity; drawn at random by the caller.
@@ -50,26 +50,26 @@ pub struct Spec {
     pub size_bytes: u64,
     /// Bytes for the log; `None` for the size plus over-provisioning and overhead.
     pub capacity_bytes: Option<u64>,
-    /// If the capacity is not set: its bytes beyond the disk, when nothing compresses, and beyond
-    /// its overhead, in percent of the disk's size.
+    /// If the capacity is not set: the bytes to add to the size of the incompressible disk and its
+    /// overhead, in percent of the disk's size.
     pub over_provisioning_percent: u32,
     /// Bytes of a segment: a multiple of 4096 from 4 MiB to 1 GiB.
     pub segment_bytes: u32,
-    /// Most blocks of a frame: a power of two up to 64.
+    /// Maximum number of blocks of a frame: a power of two up to 64.
     pub frame_blocks: u16,
     /// Codec for new data.
     pub codec: Codec,
     /// The form of frames: compressed as a whole, or block by block.
     pub frame_form: FrameForm,
-    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold.
+    /// Shares of the capacity in use, in percent, that cause a warning; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
-    /// Reserve space for all segments on the medium, and never give it back.
+    /// Reserve space for all segments on the medium, and never return it.
     pub preallocated: bool,
-    /// For a clone, the origin that its holes read from; see
+    /// For a clone, the origin from which its holes read; see
     /// [`Drive::set_origin`](super::Drive::set_origin).
     pub origin: Option<Origin>,
-    /// For an encrypted drive, its keys, as [`super::new_keys`] draws them; the medium then has
-    /// their cipher.
+    /// For an encrypted drive, its keys, as drawn by [`super::new_keys`]; the medium then has their
+    /// cipher.
     pub keys: Option<KeyArea>,
 }
 
@@ -196,8 +196,8 @@ impl Spec {
         Ok(superblock)
     }
 
-    /// Returns the bytes of log that hold the whole disk with incompressible data, written block by
-    /// block, plus over-provisioning, in whole segments.
+    /// Returns the bytes of log that store the whole disk with incompressible data, written block
+    /// by block, plus over-provisioning, in whole segments.
     fn full_capacity_bytes(&self) -> u64 {
         let segment_bytes = u64::from(self.segment_bytes);
         let usable = usable_segment_bytes(self.segment_bytes);
@@ -232,13 +232,13 @@ const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
 /// lost, though segments are not touched.
 ///
 /// # Errors
-/// `InvalidInput` for an impossible spec or a medium too small, `NoSpace` or `Unsupported` if space
-/// cannot be reserved, before anything is written; `Medium`.
+/// `InvalidInput` for an impossible spec or a medium that is too small, `NoSpace` or `Unsupported`
+/// if space cannot be reserved, before anything is written; `Medium`.
 pub async fn create(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
     create_as(medium, spec, false).await
 }
 
-/// Creates a drive, which says that it is incomplete if it is `incomplete`.
+/// Creates a drive, which is marked as incomplete if it is `incomplete`.
 pub(super) async fn create_as(medium: &dyn AnyMedium, spec: &Spec, incomplete: bool) -> Result<()> {
     let is_array = medium.as_array().is_some();
     let mut superblock = Superblock { incomplete, is_array, ..spec.superblock()? };

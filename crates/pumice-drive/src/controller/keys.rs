@@ -18,20 +18,20 @@ use crate::media::{AnyMedium, SUPERBLOCK_SLOTS};
 pub struct Locked {
     /// Identity of the drive.
     pub uuid: Uuid,
-    /// Size of the disk and division of the medium, from a superblock that nothing has verified
-    /// yet; `None` if all superblocks are lost.
+    /// Size of the disk and division of the medium, from a superblock that is not yet verified;
+    /// `None` if all superblocks are lost.
     pub shape: Option<DriveShape>,
-    /// The keys as each superblock has them, the newest first. They are equal unless a change of
-    /// them was interrupted.
+    /// The keys stored in each superblock, the newest first. They are equal unless a change of them
+    /// was interrupted.
     areas: Vec<KeyArea>,
 }
 
 impl Locked {
     /// Returns the locked drive on a medium; `None` if the drive there is not encrypted. Trusts
-    /// nothing: the drive's opening verifies the superblock with the keys.
+    /// nothing: opening the drive verifies the superblock with the keys.
     ///
     /// # Errors
-    /// `Medium`, `NotADrive`, `Unsupported`, `Corrupt`: there is no whole superblock.
+    /// `Medium`, `NotADrive`, `Unsupported`; `Corrupt` if there is no whole superblock.
     pub async fn on(medium: &dyn AnyMedium) -> Result<Option<Self>> {
         let mut found: Vec<Superblock> = Vec::new();
         let mut failure = None;
@@ -56,7 +56,7 @@ impl Locked {
         Ok(Some(Self { uuid, shape, areas }))
     }
 
-    /// Returns a drive of which only one slot is known, repeated by its segment headers.
+    /// Returns a drive for which only one slot is known, repeated by its segment headers.
     pub(super) fn by_recovery(uuid: Uuid, slot: KeySlot) -> Self {
         let mut slots = [const { None }; KEY_SLOTS];
         if let Some(first) = slots.first_mut() {
@@ -76,7 +76,7 @@ impl Locked {
         self.areas.iter().flat_map(|area| area.slots.iter().flatten()).any(|slot| slot.kind == kind)
     }
 
-    /// Opens the slot of a secret. Random bytes will come from `randomness`.
+    /// Opens the slot of a secret. `randomness` supplies the random bytes.
     ///
     /// # Errors
     /// `PermissionDenied` if it opens no slot; `Corrupt` if a slot is damaged.
@@ -133,7 +133,7 @@ pub struct NewKeys {
     pub(super) wrapped: Hex,
 }
 
-/// Bytes that travel as hexadecimal digits.
+/// Bytes encoded as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Hex(pub(super) Vec<u8>);
@@ -162,7 +162,7 @@ impl NewKeys {
     /// that has the present key.
     ///
     /// # Errors
-    /// As [`new_keys`].
+    /// Those of [`new_keys`].
     ///
     /// # Panics
     /// If the cipher belongs to a drive that is not encrypted.
@@ -217,11 +217,11 @@ pub enum KeyChange {
 /// A slot that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotInfo {
-    /// Its number, which stays.
+    /// Its number, which does not change.
     pub number: usize,
     /// The kind of secret that opens it.
     pub kind: SlotKind,
-    /// When it was filled, in seconds since 1970; 0 if that is not known.
+    /// Time at which it was filled, in seconds since 1970; 0 if unknown.
     pub created_seconds: u64,
 }
 
@@ -234,7 +234,7 @@ impl Locked {
     /// Returns the number of a slot that a secret opens.
     ///
     /// # Errors
-    /// As [`Locked::unlock`].
+    /// Those of [`Locked::unlock`].
     pub fn slot_of(&self, secret: &Secret) -> Result<Option<usize>> {
         let Some(newest) = self.areas.first() else { return Ok(None) };
         for (number, slot) in newest.slots.iter().enumerate() {
@@ -258,8 +258,8 @@ fn slots_of(area: &KeyArea) -> Vec<SlotInfo> {
 }
 
 /// Changes the key slots of an encrypted drive that is not open, on a medium with its cipher.
-/// Returns the slots that open the drive from now on: when this returns, both superblocks have
-/// them, durably. After an interruption, the drive opens with the slots before or after the change.
+/// Returns the slots that now open the drive; when this returns, both superblocks contain them
+/// durably. After an interruption, the drive opens with the slots from before or after the change.
 ///
 /// # Errors
 /// `InvalidInput` if the slot is empty, all are filled, the last would be emptied, there would be

@@ -16,10 +16,10 @@
 //!                 place                        addresses in the log
 //! ```
 //!
-//! Imports point down only. `create` makes a drive, `options` has the ways to open one. The shell
-//! is async code over two seams, [`Medium`](crate::media::Medium) and
+//! Imports point down only. `create` creates a drive, `options` contains the options for opening
+//! one. The shell is async code over two seams, [`Medium`](crate::media::Medium) and
 //! [`Clock`](crate::base::Clock), on one thread; it never names a socket, a thread or a runtime.
-//! The header of `core` describes the core, and how it moves to several cores.
+//! The header of `core` describes the core.
 
 mod core;
 mod create;

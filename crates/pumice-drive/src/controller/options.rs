@@ -18,47 +18,47 @@ pub(crate) const MAP_CACHE_BYTES_DEFAULT: usize = 256 << 20;
 /// less, when a drive is opened after a crash.
 const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
 
-/// Default bytes of memory for decoded blocks that were read: modest, as most hosts have a cache of
-/// their own.
+/// Default bytes of memory for decoded blocks that were read: modest, as most hosts have their own
+/// cache.
 const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
 
 /// Default bytes of memory for data that is read ahead of sequential readers: enough for three or
 /// four of them whose data does not compress.
 pub const READ_AHEAD_BYTES_DEFAULT: usize = 8 << 20;
 
-/// Default for the space that a drive may occupy on its medium beyond its live bytes, in percent
-/// of them, while the host is quiet: equal to the dead bytes of a drive on which garbage collection
-/// can work at a low cost.
+/// Default for the space that a drive may occupy on its medium in addition to its live bytes, in
+/// percent of them, while the host is quiet: equal to the dead bytes of a drive on which garbage
+/// collection can work at a low cost.
 pub const COMPACT_PERCENT_DEFAULT: u32 = 20;
 
-/// How to open a drive. Later versions may add fields: name those that differ, and take the rest
-/// from [`OpenOptions::default`] by struct update.
+/// Options for opening a drive. Later versions may add fields: set the fields that differ, and use
+/// struct update with [`OpenOptions::default`] for the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
     /// Refuse writes and change nothing on the medium.
     pub read_only: bool,
-    /// Open the disk also while it holds only a part of a snapshot that is being received.
+    /// Open the disk even while it contains only a part of a snapshot that is being received.
     pub partial: bool,
-    /// Open a bookmark, too: its disk can be compared with later ones, and not read.
+    /// Also open a bookmark: its disk can be compared with later ones, but not read.
     pub bookmark: bool,
-    /// Approximate bytes of the map's leaves to keep in memory. With less than a few MiB,
+    /// Approximate bytes of the map's leaves to cache in memory. With less than a few MiB,
     /// checkpoints are frequent, and batches short; with less than 1 MiB, garbage collection of a
     /// drive that is half full may gain nothing, and writes wait.
     pub map_cache_bytes: usize,
-    /// Bytes of memory for decoded blocks that were read; 0 keeps none.
+    /// Bytes of memory for decoded blocks that were read; 0 disables the cache.
     pub read_cache_bytes: usize,
-    /// Bytes of memory for data that is read ahead of sequential readers; 0 reads nothing ahead.
+    /// Bytes of memory for data that is read ahead of sequential readers; 0 disables reading ahead.
     pub read_ahead_bytes: usize,
     /// Maximum bytes of log between checkpoints.
     pub checkpoint_bytes: u64,
     /// A denser codec for data that garbage collection moves.
     pub recompress: Option<Codec>,
-    /// Shares of the capacity in use, in percent, at which to warn; 0 disables a threshold. `None`
-    /// uses the thresholds that the drive keeps.
+    /// Shares of the capacity in use, in percent, that cause a warning; 0 disables a threshold.
+    /// `None` uses the thresholds stored on the drive.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
     /// While the host changes nothing, segments are emptied and discarded until the drive occupies
-    /// no more than this beyond its live bytes, in percent of them. `None` leaves them until the
-    /// log needs them; segments without live bytes are discarded in any case.
+    /// no more than this in addition to its live bytes, in percent of them. `None` leaves them
+    /// until the log needs them; segments without live bytes are discarded in any case.
     pub compact_percent: Option<u32>,
 }
 

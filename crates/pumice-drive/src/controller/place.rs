@@ -10,7 +10,7 @@
 use crate::base::SegmentId;
 use crate::format::{FRAME_BLOCKS_MAX, RecordAddress, Source};
 
-/// Address of a frame: where the header of its record begins.
+/// Address of a frame: the start of the header of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FrameAddress {
     /// The segment.
@@ -31,7 +31,7 @@ impl From<RecordAddress> for FrameAddress {
     }
 }
 
-/// Returns a number of blocks of one frame in the width that frames have for it.
+/// Returns a number of blocks of one frame in the width that frames use for it.
 ///
 /// # Panics
 /// If no frame has this many blocks.
@@ -61,9 +61,9 @@ impl FramePlace {
         FrameAddress { segment: self.segment, offset: self.offset }
     }
 
-    /// Returns the bytes that the frame counts as while all of it is live: the bytes of its record,
-    /// but at least one for each block. A segment with a live block is never taken for an empty
-    /// one.
+    /// Returns the bytes that the frame accounts for while all of it is live: the bytes of its
+    /// record, but at least one for each block. A segment with a live block is thus never mistaken
+    /// for an empty one.
     #[inline]
     pub(crate) fn charged_bytes(&self) -> u32 {
         self.record_bytes.max(self.blocks.into())

@@ -1,4 +1,4 @@
-//! The memory of audits of snapshots: see `inspect::audit_kept`.
+//! Memory of the results of audits of snapshots: see `inspect::audit_kept`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,8 +10,8 @@ use crate::base::{Lba, SeqNo};
 #[derive(Default)]
 pub(in super::super) struct Audited {
     pub(in super::super) named: BTreeMap<SeqNo, Vec<Named>>,
-    /// Whether the snapshots of `named` that name a place are neighbours: after a deletion they
-    /// still are.
+    /// Whether the snapshots of `named` that name a place are neighbours. If so, they still are
+    /// after a deletion.
     pub(in super::super) are_neighbors: bool,
     pub(in super::super) readable: HashSet<Found>,
 }

@@ -1,9 +1,9 @@
-//! The last decoded frames of several blocks, so that small sequential reads do not read and decode
-//! a frame once per block.
+//! A cache of the most recently decoded frames of several blocks, so that small sequential reads do
+//! not read and decode a frame once per block.
 //!
-//! An address in the log holds one frame until its segment is freed, and then the entries of the
-//! segment are forgotten: an entry can never be stale. An entry is valid only for the LBAs of its
-//! frame. Frames of one block are not kept: they are used whole.
+//! An address in the log refers to one frame until its segment is freed, when the entries of the
+//! segment are removed: an entry can never be stale. An entry is valid only for the LBAs of its
+//! frame. Frames of one block are not cached: they are used whole.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,18 +11,18 @@ use super::super::place::FrameAddress;
 use crate::base::wait::WaitQueue;
 use crate::base::{Lba, SegmentId};
 
-/// Entries of the cache. With frames of 32 KiB it holds 2 MiB: enough for a few dozen interleaved
-/// sequential readers, small enough that a look-up by scanning the keys costs 20 ns.
+/// Entries of the cache. With frames of 32 KiB the cache stores 2 MiB: enough for a few dozen
+/// interleaved sequential readers, small enough that a look-up by scanning the keys costs 20 ns.
 const ENTRIES: usize = 64;
 
-/// The address of no frame.
+/// The address that stands for no frame.
 const NO_KEY: FrameAddress = FrameAddress { segment: SegmentId(u32::MAX), offset: u32::MAX };
 
 /// The result of [`FrameCache::begin`].
 pub(crate) enum Lookup<T> {
-    /// The frame is here; the closure's result.
+    /// The frame is in the cache; the closure's result.
     Hit(T),
-    /// The frame is not here: the caller loads it and ends with [`FrameCache::finish`].
+    /// The frame is not in the cache: the caller loads it and ends with [`FrameCache::finish`].
     Miss,
     /// Another request is loading it.
     Loading,
@@ -31,7 +31,7 @@ pub(crate) enum Lookup<T> {
 /// A requested frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Where it is.
+    /// Its address.
     pub(crate) address: FrameAddress,
     /// Its first block.
     pub(crate) lba: Lba,
@@ -85,27 +85,27 @@ impl FrameCache {
         Lookup::Miss
     }
 
-    /// Returns whether a frame is here.
+    /// Returns whether a frame is in the cache.
     pub(crate) fn has(&self, wanted: Wanted) -> bool {
         self.position(wanted).is_some()
     }
 
-    /// Returns the entry that has a frame. Only a damaged map leads to a request for other blocks
-    /// at its address.
+    /// Returns the entry that contains a frame. Only a damaged map leads to a request for other
+    /// blocks at its address.
     fn position(&self, wanted: Wanted) -> Option<usize> {
         let at = self.keys.borrow().iter().position(|found| *found == wanted.address)?;
         let entry = &self.entries.borrow()[at];
         (entry.lba == wanted.lba && entry.bytes.len() == wanted.bytes).then_some(at)
     }
 
-    /// Forgets the frames of a segment that is freed.
+    /// Removes the frames of a segment that is freed.
     pub(crate) fn forget(&self, segment: SegmentId) {
         for key in self.keys.borrow_mut().iter_mut().filter(|key| key.segment == segment) {
             *key = NO_KEY;
         }
     }
 
-    /// Ends a load: `fill` decodes a frame into the cache, where it is kept if that succeeds.
+    /// Ends a load: `fill` decodes a frame into the cache, which retains it if that succeeds.
     /// Returns the result of `fill`.
     pub(crate) fn fill<T, E>(
         &self,
@@ -137,7 +137,7 @@ impl FrameCache {
         self.loading.borrow().contains(&key)
     }
 
-    /// Notes that the load started by [`FrameCache::begin`] has ended, successfully or not.
+    /// Records that the load started by [`FrameCache::begin`] has ended, successfully or not.
     pub(crate) fn finish(&self, key: FrameAddress) {
         self.loading.borrow_mut().retain(|loading| *loading != key);
         self.loaded.wake_all();
@@ -148,7 +148,7 @@ impl FrameCache {
         self.entries.borrow().iter().map(|entry| entry.bytes.capacity()).sum()
     }
 
-    /// Empties an entry not used since the hand last passed it (the clock algorithm).
+    /// Evicts an entry not used since the hand last passed it (the clock algorithm).
     fn evict(&self) -> usize {
         let mut entries = self.entries.borrow_mut();
         loop {
@@ -184,7 +184,7 @@ impl Drop for Load<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a frame is loaded once, others wait for it, and old entries make room.
+    //! Goal: a frame is loaded once, other requests wait for it, and old entries are evicted.
     use super::*;
     use std::pin::pin;
     use std::sync::Arc;
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!((hit(&cache, key(1, 0)), hit(&cache, key(2, 0))), (Some(1), None));
     }
 
-    /// A load that fails half way has overwritten the entry that made room for it.
+    /// A load that fails half way has overwritten the entry that was evicted for it.
     #[test]
     fn a_failed_load_takes_nobodys_place() {
         let cache = FrameCache::new();

@@ -6,7 +6,7 @@
 //!
 //! A checkpoint writes its leaves one after the other, a few hundred bytes each if they map few
 //! frames, so neighbours on the disk are mostly neighbours on the medium: a read of 64 KiB loads
-//! hundreds of them, where each alone waits for a read of its own. A sweep is only an optimization:
+//! hundreds of them, which would otherwise need a read each. A sweep is only an optimization:
 //! leaves that cannot be read or decoded here, or are still in a buffer, are left to
 //! [`Drive::load_leaf`], which restores damaged leaves and reports errors.
 
@@ -23,19 +23,21 @@ use super::leaves::LOADS_DIVISOR;
 use crate::base::SegmentId;
 use crate::format::MetaKind;
 
-/// Most leaves of one sweep.
+/// Maximum number of leaves of one sweep.
 pub(in super::super) const SWEEP_LEAVES_MAX: usize = 4096;
 
-/// Approximate bytes of one read: decoding its leaves keeps the thread for less than a millisecond.
+/// Approximate bytes of one read: decoding its leaves occupies the thread for less than a
+/// millisecond.
 const SPAN_BYTES: u32 = 64 << 10;
 
-/// Most bytes between two leaves that are read in one go: another read would take longer.
+/// Maximum number of bytes between two leaves that are read in one operation: beyond it, another
+/// read would be faster.
 const GAP_BYTES: u32 = 16 << 10;
 
 /// Concurrent reads.
 const SPANS_AT_ONCE: usize = 8;
 
-/// Bytes of a leaf in memory for each byte of its record, and in addition to them: an estimate,
+/// Bytes of a leaf in memory for each byte of its record, and a constant in addition: an estimate,
 /// which is safe because a leaf that is evicted before its use is loaded again.
 const DECODED_BYTES_EACH: usize = 4;
 const DECODED_BYTES_MORE: usize = 128;
@@ -56,7 +58,7 @@ impl Target {
     }
 }
 
-/// Leaves that are read with one operation.
+/// Leaves that are read in one operation.
 struct Span {
     segment: SegmentId,
     offsets: Range<u32>,
@@ -64,8 +66,8 @@ struct Span {
 }
 
 impl Drive {
-    /// Loads the first of these leaves that are on the medium only, as many as do not evict each
-    /// other. Skips numbers beyond the disk. Returns the number of `leaves` it has examined, at
+    /// Loads the first of these leaves that are only on the medium, limited to a number that do not
+    /// evict each other. Skips numbers beyond the disk. Returns the number of `leaves` examined, at
     /// least one if there is one.
     pub(in super::super) async fn sweep_leaves(&self, leaves: &[u64]) -> usize {
         let (targets, covered) = self.sweep_targets(leaves);

@@ -5,15 +5,15 @@
 //! ```
 //!
 //! A leaf that several requests miss is read once. A damaged leaf fails the requests that need it
-//! and no others. Loading knows nothing of eviction: the map keeps its own budget.
+//! and no others. Loading does not depend on eviction: the map has its own budget.
 //!
-//! **Progress.** A change may need two leaves at the same time, and while it reads the second, or
-//! waits for room, other requests may evict the first, as it evicts theirs. A request whose leaf
+//! **Progress.** A change may need two leaves at the same time. While it reads the second, or waits
+//! for space, other requests may evict the first, just as it evicts theirs. A request whose leaf
 //! was evicted takes a turn ([`Drive::keep_leaves`]) in which its leaves stay in memory once
-//! loaded. One request has the turn at a time, in order of arrival; it only needs each of its
-//! leaves to be read once, and never waits for a request that waits for the turn, so it ends. A
-//! request that needs one leaf at a time has it in the very poll in which its own read of it ends.
-//! So some request always makes progress.
+//! loaded. One request has the turn at a time, in order of arrival. It only needs each of its
+//! leaves to be read once, and never waits for a request that waits for the turn, so its turn ends.
+//! A request that needs one leaf at a time obtains it in the same poll in which its own read ends.
+//! Some request therefore always makes progress.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,19 +30,20 @@ use crate::base::{Error, ErrorKind, Lba, Result};
 use crate::format::{MetaKind, leaf_bytes_max};
 use crate::media::SUPERBLOCK_SLOTS;
 
-/// Pause between attempts to read a leaf that is damaged.
+/// Pause between attempts to read a damaged leaf.
 const LOSE_PAUSE_NS: u64 = 20_000_000;
 
 /// Leaves that are read concurrently ahead of their use.
 const LOADS_AT_ONCE: usize = 32;
 
-/// Leaves loaded ahead take no more than this part of the map's cache.
+/// Leaves loaded ahead occupy no more than this part of the map's cache.
 pub(super) const LOADS_DIVISOR: usize = 4;
 
-/// Steps of reaping leaves in one turn, at most.
+/// Maximum number of steps of reaping leaves in one turn.
 const REAPS_MAX: u32 = 256;
 
-/// Leaves whose failures are remembered; others count as failing for the first time.
+/// Maximum number of leaves whose failures are remembered; any other counts as failing for the
+/// first time.
 const FAILING_MAX: usize = 4096;
 
 /// Leaves that are being read, and the requests that wait for them.
@@ -62,12 +63,13 @@ pub(crate) struct Loads {
 struct Failing {
     /// The time of the first failure.
     since_ns: u64,
-    /// Failures in a row in which all of its batch could be read and it was damaged.
+    /// Number of consecutive failures in which all of its batch could be read and the leaf was
+    /// damaged.
     damaged: u32,
 }
 
 impl Loads {
-    /// Notes the outcome of loading a leaf.
+    /// Records the outcome of loading a leaf.
     fn note(&self, leaf: u64, error: Option<&Error>, now_ns: u64) {
         let mut failing = self.failing.borrow_mut();
         let Some(error) = error else {
@@ -94,7 +96,7 @@ impl Drop for Kept<'_> {
     }
 }
 
-/// A load under way; ends when dropped.
+/// A load under way, which ends when dropped.
 struct Load<'a> {
     loads: &'a Loads,
     leaf: u64,
@@ -110,7 +112,7 @@ impl Drop for Load<'_> {
 impl Drive {
     /// Loads the leaves of `count` blocks from `lba` on, one after the other. The last is in memory
     /// when this returns; earlier ones may have been evicted since, so if there are several, or
-    /// after a later await, the caller checks again.
+    /// after a later await, the caller must check again.
     ///
     /// # Errors
     /// `Medium` or `Corrupt`, naming the first block of the leaf.
@@ -125,8 +127,8 @@ impl Drive {
     }
 
     /// Concurrently loads the leaves of the first of these ranges of blocks, as far as that is
-    /// useful; returns the number of ranges covered, at least one. An unreadable leaf is an error
-    /// only where it is needed.
+    /// useful. Returns the number of ranges covered, at least one. An unreadable leaf is an error
+    /// only when it is needed.
     pub(in super::super) async fn load_leaves_ahead(
         &self,
         ranges: impl Iterator<Item = (Lba, u64)>,
@@ -166,11 +168,11 @@ impl Drive {
     }
 
     /// Loads a leaf. A leaf that is damaged beyond restoring in several attempts becomes lost, and
-    /// so does a leaf that could not be read for five minutes, if the medium can be read elsewhere:
-    /// until then, reading may still succeed.
+    /// so does a leaf that could not be read for five minutes, if the medium can be read elsewhere.
+    /// Before that, a read may still succeed.
     ///
     /// # Errors
-    /// As [`Drive::load_to_change`].
+    /// Those of [`Drive::load_to_change`].
     pub(in super::super) async fn load_or_lose(&self, leaf: u64) -> Result<()> {
         loop {
             let loaded = self.load_leaf(leaf).await;
@@ -229,7 +231,7 @@ impl Drive {
     /// Loads the leaves at both ends of a range that becomes a hole or a fill.
     ///
     /// # Errors
-    /// As [`Drive::load_to_change`].
+    /// Those of [`Drive::load_to_change`].
     pub(in super::super) async fn load_edges(&self, lba: Lba, count: u64) -> Result<()> {
         for edge in [lba.0, lba.0 + count] {
             if !edge.is_multiple_of(LEAF_BLOCKS.into()) {
@@ -249,10 +251,10 @@ impl Drive {
         Kept(self)
     }
 
-    /// Loads a leaf, or waits until another request has tried to.
+    /// Loads a leaf, or waits until another request has tried to load it.
     ///
     /// # Errors
-    /// As [`Drive::load_range`].
+    /// Those of [`Drive::load_range`].
     pub(in super::super) async fn load_leaf(&self, leaf: u64) -> Result<()> {
         let is_loading = || self.loads.loading.borrow().contains(&leaf);
         if is_loading() {
@@ -267,7 +269,7 @@ impl Drive {
         let _pin = self.pin(place.segment);
         let wanted = Wanted::at(place, generation, MetaKind::Leaf, leaf);
         let limits = self.core().map_limits();
-        // A checkpoint may have written it a moment ago.
+        // A checkpoint may just have written it.
         let in_memory = {
             let core = self.core();
             core.log().in_memory(FrameAddress::from(wanted.place)).map(|bytes| {
@@ -299,19 +301,19 @@ impl Drive {
         Ok(())
     }
 
-    /// Reaps every leaf of trimmed ranges: their frames are dead only then.
+    /// Reaps every leaf of trimmed ranges, whose frames are dead only then.
     ///
     /// # Errors
-    /// As [`Drive::load_range`].
+    /// Those of [`Drive::load_range`].
     pub(in super::super) async fn reap_all(&self) -> Result<()> {
         while self.reap_some().await? {}
         Ok(())
     }
 
-    /// Reaps leaves of trimmed ranges for about `limit_ns`. Returns whether some are left.
+    /// Reaps leaves of trimmed ranges for about `limit_ns`. Returns whether any are left.
     ///
     /// # Errors
-    /// As [`Drive::load_range`].
+    /// Those of [`Drive::load_range`].
     pub(in super::super) async fn reap_for(&self, limit_ns: u64) -> Result<bool> {
         let end_ns = self.clock.now_ns().saturating_add(limit_ns);
         // Without any reads, no time may pass in a simulation.

@@ -13,9 +13,9 @@
 //! part of the drive's state.
 //!
 //! * `open`: opening, the drive's tasks, closing. `view`: reading a snapshot of an open drive.
-//! * `origin`: the snapshot that a clone reads from.
+//! * `origin`: the snapshot from which a clone reads.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
-//! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will request.
+//! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host is about to request.
 //! * `streams`: recognizing sequential reads.
 //! * `audited`: results of audits of snapshots.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
@@ -74,7 +74,7 @@ pub struct Drive {
     core: RefCell<Core>,
     pub(super) queues: Queues,
     pub(super) opened: Opened,
-    /// Codec of new frames, as in the superblock.
+    /// Codec of new frames, as recorded in the superblock.
     pub(super) codec: Cell<Codec>,
     pub(super) form: FrameForm,
     pub(super) read_unit: u32,
@@ -89,20 +89,20 @@ pub struct Drive {
     pub(super) meta_compressor: RefCell<Compressor>,
     pub(super) decompressor: RefCell<Decompressor>,
     pub(super) workers: OnceCell<Workers>,
-    /// Tasks that have a handle to the drive.
+    /// Number of tasks that have a handle to the drive.
     tasks: Cell<usize>,
     /// Whether the task of garbage collection runs.
     pub(super) gc_runs: Cell<bool>,
     pub(super) scrub: Cell<ScrubProgress>,
-    /// For a view, the drive that it is a view of.
+    /// For a view, the lease on the drive whose snapshot it shows.
     lease: Option<Lease>,
-    /// For a clone, the drive that its holes read from, once it is open.
+    /// For a clone, the drive from which its holes read, once it is open.
     origin: OnceCell<Rc<Drive>>,
     /// The state of snapshots that tests know from earlier audits.
     pub(super) audited: RefCell<Audited>,
 }
 
-/// Tasks that wait for the core; see [`Wakes`] for the events that wake each queue.
+/// Tasks that wait for the core. [`Wakes`] lists the events that wake each queue.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     pub(super) progress: WaitQueue,
@@ -148,7 +148,7 @@ impl Queues {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ScrubProgress {
-    /// Whether one is running.
+    /// Whether a scrub is running.
     pub scrub_running: bool,
     /// Segments to read, as far as known.
     pub scrub_segments: u64,
@@ -162,10 +162,10 @@ pub struct ScrubProgress {
     pub scrubs_completed: u64,
 }
 
-/// Facts about the opening of a drive.
+/// Data about the opening of a drive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
-    /// Whether the drive had been closed in order.
+    /// Whether the drive had been closed cleanly.
     pub(super) was_clean: bool,
     /// Batches that were rolled forward.
     pub(super) recovered_batches: u64,
@@ -176,7 +176,7 @@ pub(super) struct Opened {
 }
 
 impl Drive {
-    /// Calls the core, then wakes the tasks that the call lets continue.
+    /// Calls the core, then wakes the tasks that can continue after the call.
     #[inline]
     pub(super) fn with_core<T>(&self, call: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core.borrow_mut();
@@ -204,7 +204,8 @@ impl Drive {
         queue.wait_for(|| self.with_core(&mut call)).await
     }
 
-    /// Waits until a call that needs room in the log has it; see [`Core::make_room`].
+    /// Repeats a call that needs space in the log until the space is available; see
+    /// [`Core::make_room`].
     pub(super) async fn with_room<T>(
         &self,
         mut call: impl FnMut(&mut Core) -> Result<Option<T>>,
@@ -212,10 +213,10 @@ impl Drive {
         self.wait_for(&self.queues.progress, |core| call(core).transpose()).await
     }
 
-    /// Lets these threads compress host writes that are worth handing over. Without them, as with a
-    /// codec of `none`, all work is done on the drive's own thread, and in the same order in every
-    /// run. Only the first call has an effect. A drive in virtual time takes only [`Workers`]
-    /// without threads: virtual time does not wait for other threads.
+    /// Lets these threads compress host writes for which the transfer is worthwhile. Without them,
+    /// as with a codec of `none`, all work is done on the drive's own thread, and in the same order
+    /// in every run. Only the first call has an effect. A drive in virtual time accepts only
+    /// [`Workers`] without threads: virtual time does not wait for other threads.
     pub fn use_workers(&self, workers: Workers) {
         let _ = self.workers.set(workers);
     }
@@ -269,7 +270,7 @@ impl Drive {
         }
     }
 
-    /// Keeps a segment from being freed until the pin is dropped.
+    /// Protects a segment from being freed until the pin is dropped.
     #[inline]
     pub(super) fn pin(&self, segment: SegmentId) -> Pin<'_> {
         self.with_core(|core| core.pin(segment));
@@ -290,7 +291,7 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// The turn to change checkpoint and superblock; ends when dropped.
+/// The turn to change checkpoint and superblock, which ends when dropped.
 pub(super) struct Turn<'a>(&'a Drive);
 
 impl Drop for Turn<'_> {
@@ -299,7 +300,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Notes that a superblock waits for space, if it `has_waited`, until dropped.
+/// Records that a superblock waits for space, if it `has_waited`, until dropped.
 struct WaitsForSpace<'a> {
     drive: &'a Drive,
     has_waited: bool,
@@ -313,7 +314,8 @@ impl Drop for WaitsForSpace<'_> {
     }
 }
 
-/// Marks superblocks as being written; if dropped before the end, it is unknown which one counts.
+/// Marks superblocks as being written. If this is dropped before the end, it is unknown which one
+/// counts.
 struct Updating<'a> {
     drive: &'a Drive,
     has_ended: bool,
@@ -375,8 +377,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes a superblock to a slot, and repeats that while the medium has no space for it. The
-    /// slot may be torn in the meantime; the other one counts. Every waiter waits for the whole
+    /// Writes a superblock to a slot, and repeats the write while the medium has no space for it.
+    /// The slot may be torn in the meantime; the other one counts. Every waiter waits for the whole
     /// update, so nothing that needs the update is acknowledged early.
     async fn store_slot(&self, slot: u32, superblock: &Superblock) -> Result<()> {
         let mut waiting = WaitsForSpace { drive: self, has_waited: false };
@@ -384,7 +386,7 @@ impl Drive {
             self.core().log().check_poison()?;
             match superblocks::store(&*self.medium, slot, superblock).await {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    // The end of the drive does not wait for space.
+                    // The closing of the drive does not wait for space.
                     if self.core().is_ending() {
                         return Err(error);
                     }
@@ -411,8 +413,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Waits for a sync of the medium that begins after this call, and covers all operations that
-    /// had completed by then.
+    /// Waits for a sync of the medium that begins after this call and covers all operations
+    /// completed by then.
     ///
     /// # Errors
     /// `Poisoned` if this sync or an earlier one fails.

@@ -36,14 +36,14 @@ const READS_MAX: usize = 3;
 
 impl Drive {
     /// Opens the drive on a medium: reads the superblock, replays the log, begins a new epoch
-    /// unless read-only, and starts the drive's tasks on `clock`, which also runs tasks: they write
-    /// batches to the medium, sync it, collect garbage and write checkpoints. They end after
-    /// [`Drive::close`]. A drive whose process crashed needs nothing special.
+    /// unless read-only, and starts the drive's tasks on `clock`, which also runs tasks. The tasks
+    /// write batches to the medium, sync it, collect garbage and write checkpoints. They end after
+    /// [`Drive::close`]. A drive whose process crashed needs no special treatment.
     ///
     /// # Errors
     /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`; `InvalidInput` if the medium is too small,
-    /// if the disk holds a part of a snapshot and `partial` is not set, or if the log changes more
-    /// of the map than four times `map_cache_bytes`, or 1 GiB if that is more.
+    /// if the disk contains a part of a snapshot and `partial` is not set, or if the log changes
+    /// more of the map than four times `map_cache_bytes`, or 1 GiB if that is more.
     pub async fn open(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -54,12 +54,12 @@ impl Drive {
         Ok(Self::start(drive))
     }
 
-    /// Opens a drive that [`create_target`](crate::controller::create_target) made, to write the
+    /// Opens a drive that [`create_target`](crate::controller::create_target) created, to write the
     /// disk being rebuilt. The drive stays incomplete when it is closed, until
     /// [`complete_target`](crate::controller::complete_target).
     ///
     /// # Errors
-    /// As [`Drive::open`].
+    /// Those of [`Drive::open`].
     pub async fn open_target(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -71,11 +71,11 @@ impl Drive {
         Ok(Self::start(Rc::new(drive)))
     }
 
-    /// Opens a snapshot of the drive on a medium, or a bookmark if `options` say so, read-only. The
-    /// drive must not be open for writing meanwhile.
+    /// Opens a snapshot of the drive on a medium, or a bookmark if `options` permit, read-only. The
+    /// drive must not be open for writing at the same time.
     ///
     /// # Errors
-    /// `NotFound`, `InvalidInput` if it is a bookmark, or as [`Drive::open`].
+    /// `NotFound`, `InvalidInput` if it is a bookmark, or those of [`Drive::open`].
     pub async fn open_snapshot(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -178,7 +178,8 @@ impl Drive {
             for segment in settle_tail(&*medium, &end, &unreadable, written).await? {
                 core.note_bad_segment(segment, &mut superblock);
             }
-            // If the newest superblock was lost, the log knows of a later epoch than the other.
+            // If the newest superblock was lost, the log contains a later epoch than the other
+            // superblock.
             superblock.epoch = next_epoch(superblock.epoch.max(epoch))?;
             superblock.clean = false;
             superblock.watermark = end.seq;
@@ -226,8 +227,8 @@ impl Drive {
         })
     }
 
-    /// Announces that the drive is about to be closed, before its last requests have ended: none of
-    /// them waits long for remote storage, such as a bucket. See
+    /// Announces that the drive is about to be closed, before its last requests have ended, so that
+    /// none of them waits long for remote storage, such as a bucket. See
     /// [`Remote::ending`](crate::media::Remote::ending).
     pub fn ending(&self) {
         // A view uses the medium of a drive that stays open.
@@ -236,9 +237,9 @@ impl Drive {
         }
     }
 
-    /// Flushes, writes a checkpoint, marks the drive as closed in order, and ends its tasks. No
+    /// Flushes, writes a checkpoint, marks the drive as closed cleanly, and ends its tasks. No
     /// request may follow. When this returns, with or without an error, no task of the drive holds
-    /// it any more: the medium is released with the last handle of the caller.
+    /// a handle to it any more: the medium is released with the last handle of the caller.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: writes that were not
@@ -275,7 +276,7 @@ impl Drive {
         if self.is_read_only() {
             return Ok(());
         }
-        // Batches that other streams have sealed since the last batch of the host.
+        // Other streams may have sealed batches since the last batch of the host.
         self.flush_log().await?;
         let is_in_log = {
             let core = self.core();
@@ -314,7 +315,7 @@ impl Drop for TaskHandle {
     }
 }
 
-/// The state that a closed drive leaves for the next opening.
+/// The state in which a closed drive is left for the next opening.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// A checkpoint of everything.
@@ -324,7 +325,8 @@ enum Ending {
     Log,
 }
 
-/// Returns whether segments that are freed are discarded: not if their space was reserved.
+/// Returns whether segments are discarded when they are freed. They are not if their space was
+/// reserved.
 pub(in super::super) fn can_discard(medium: &dyn AnyMedium, superblock: &Superblock) -> bool {
     medium.capabilities().discard && !superblock.is_preallocated
 }
@@ -334,15 +336,15 @@ pub(in super::super) fn room(medium: &dyn AnyMedium, superblock: &Superblock) ->
     medium.room().filter(|_| !superblock.is_preallocated)
 }
 
-/// Returns the settings for giving back space to a medium, depending on whether segments can be
+/// Returns the settings for returning space to a medium, depending on whether segments can be
 /// discarded.
 fn gives_back(options: &OpenOptions, can_discard: bool) -> GivesBack {
     let is_of_use = can_discard && !options.read_only;
     GivesBack { empty: is_of_use, idle_percent: options.compact_percent.filter(|_| is_of_use) }
 }
 
-/// Makes the log that recovery found durable, and unreadable pages readable where streams continue.
-/// Returns the segments in which that failed.
+/// Makes the log that recovery found durable, and makes unreadable pages readable where streams
+/// continue. Returns the segments in which that failed.
 ///
 /// # Errors
 /// `Medium` if the sync fails.
@@ -359,7 +361,7 @@ async fn settle_tail(
 }
 
 /// Writes the pages that were restored at the end of the log. Returns their places and whether each
-/// write succeeded; until it does, parity restores the page again.
+/// write succeeded. Parity restores a page again until its write succeeds.
 async fn write_completed(
     medium: &dyn AnyMedium,
     completed: Vec<Pages>,
@@ -374,8 +376,8 @@ async fn write_completed(
     written
 }
 
-/// Returns whether the result of a write does not count against its place: a full file system does
-/// not.
+/// Returns whether the result of a write does not count against its place, as for a full file
+/// system.
 fn is_not_refused(written: Result<()>) -> bool {
     !written.is_err_and(|error| error.kind() == ErrorKind::Medium)
 }

@@ -5,10 +5,10 @@
 //!                              -> a hole, below the origin's blocks -> a read of the origin
 //! ```
 //!
-//! The origin is a drive of its own, read-only, built from the kept root of its snapshot like a
-//! view. Another process may have it open and write to it meanwhile: its superblocks are then read
-//! while they are written, so a failed opening is tried again. Frames that the snapshot needs stay
-//! where they are, because the origin lists the clone; so no request to that process is needed.
+//! The origin is a separate read-only drive, built from the retained root of its snapshot like a
+//! view. Another process may have it open and write to it at the same time: its superblocks are
+//! then read while they are written, so a failed opening is retried. Frames that the snapshot needs
+//! stay in place, because the origin lists the clone, so no request to that process is needed.
 //! Origins of origins are set one by one. A clone has no holes of its own below the origin's
 //! blocks: a trim there becomes a fill.
 
@@ -27,14 +27,14 @@ use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::{Origin, Superblock};
 use crate::media::AnyMedium;
 
-/// Attempts to open an origin, whose superblocks may be changing: a change takes two writes and
+/// Attempts to open an origin, whose superblocks may be changing: a change requires two writes and
 /// syncs.
 const ATTEMPTS: u32 = 6;
 
 /// Pause between two attempts.
 const PAUSE_NS: u64 = 50_000_000;
 
-/// Returns the identity of the drive on a medium, and the origin that its holes read from if it is
+/// Returns the identity of the drive on a medium, and the origin from which its holes read if it is
 /// a clone.
 ///
 /// # Errors
@@ -44,11 +44,11 @@ pub async fn origin_on(medium: &dyn AnyMedium) -> Result<(Uuid, Option<Origin>)>
     Ok((superblock.uuid, superblock.origin))
 }
 
-/// Returns whether the disk on a medium reads nothing from an origin. Its snapshots may still do
-/// so.
+/// Returns whether the disk on a medium reads nothing from an origin. Its snapshots may still read
+/// from one.
 ///
 /// # Errors
-/// As [`origin_on`].
+/// Those of [`origin_on`].
 pub async fn is_flat_on(medium: &dyn AnyMedium) -> Result<bool> {
     let superblock = superblocks::load_any(medium).await?.stored.superblock;
     Ok(superblock.origin.is_none() || superblock.flat_since > SeqNo(0))
@@ -60,21 +60,21 @@ impl Drive {
         self.core().inherited_blocks() > 0
     }
 
-    /// Returns the origin that the holes of this clone, or of its snapshots, read from; `None` if
+    /// Returns the origin from which the holes of this clone, or of its snapshots, read; `None` if
     /// the drive is no clone.
     pub fn origin(&self) -> Option<Origin> {
         self.core().superblock().origin.clone()
     }
 
-    /// Returns the number of the `blocks` blocks from a hole on that read from the origin; `None`
-    /// for zeroes.
+    /// Returns the number of blocks, of the `blocks` from a hole on, that read from the origin;
+    /// `None` for zeroes.
     #[inline]
     pub(in super::super) fn inherited(&self, hole: Lba, blocks: u64) -> Option<u64> {
         let left = self.core().inherited_blocks().checked_sub(hole.0)?;
         (left > 0).then(|| blocks.min(left))
     }
 
-    /// Returns the drive that the holes of this clone read from.
+    /// Returns the drive from which the holes of this clone read.
     ///
     /// # Errors
     /// `NotFound` if it is not open.
@@ -85,7 +85,8 @@ impl Drive {
         })
     }
 
-    /// Returns the drive that is `depth` origins away: itself, its origin, the origin's origin.
+    /// Returns the drive at a `depth`: 0 for this drive, 1 for its origin, 2 for the origin's
+    /// origin.
     ///
     /// # Panics
     /// If one of them is not open.
@@ -105,7 +106,7 @@ impl Drive {
     /// call, reading them fails. Only the first call has an effect.
     ///
     /// # Errors
-    /// `InvalidInput` if `origin` is not the snapshot that the clone was made from.
+    /// `InvalidInput` if `origin` is not the snapshot from which the clone was made.
     pub fn set_origin(&self, origin: Rc<Self>) -> Result<()> {
         let wrong = |what| Error::new(ErrorKind::InvalidInput, what);
         let wanted = self.origin().ok_or_else(|| wrong("the drive is not a clone"))?;
@@ -121,8 +122,8 @@ impl Drive {
 }
 
 impl Drive {
-    /// Fills `out` with the origin's data at byte `offset`. Boxed, because an origin may be a
-    /// clone, too.
+    /// Fills `out` with the origin's data from byte `offset` on. Boxed, because an origin may also
+    /// be a clone.
     pub(in super::super) fn read_inherited<'a>(
         &'a self,
         offset: u64,
@@ -138,12 +139,12 @@ impl Drive {
 }
 
 impl Drive {
-    /// Opens the snapshot that `clone` was made from, read-only, on the medium of its drive, which
+    /// Opens the snapshot from which `clone` was made, read-only, on the medium of its drive, which
     /// may be open for writing elsewhere. It has no tasks, so it need only be dropped.
     ///
     /// # Errors
-    /// `InvalidInput` if the medium holds another drive, `NotFound` if the snapshot does not exist
-    /// or does not list the clone; or as [`Drive::open`].
+    /// `InvalidInput` if the medium contains another drive, `NotFound` if the snapshot does not
+    /// exist or does not list the clone; or those of [`Drive::open`].
     pub async fn open_origin(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -184,7 +185,7 @@ impl Drive {
             (entry.guid, entry.watermark) == (wanted.snapshot, wanted.watermark)
         });
         let (snapshot, forwards) = found.await?;
-        // Otherwise nothing keeps the needed frames at the places in these tables.
+        // Otherwise nothing ensures that the needed frames stay at the places in these tables.
         if snapshot.clones.iter().all(|listed| listed.drive != clone) {
             let what = format!("its snapshot {} no longer lists the clone", snapshot.name);
             return Err(Error::new(ErrorKind::NotFound, what));

@@ -1,15 +1,15 @@
-//! Frames as they are stored, read from the medium ahead of a sequential reader.
+//! Stored frames, read from the medium ahead of a sequential reader.
 //!
 //! ```text
 //! reading --arrived--> here --each frame used, or room needed--> released
 //!    \--failed: released
 //! ```
 //!
-//! A *stretch* is a range of a segment that was read with one operation. It is valid only for the
+//! A *stretch* is a range of a segment that was read in one operation. It is valid only for the
 //! frames that were on the medium when it was read, under the generation that their segment had
 //! then: bytes between them may be written later. A frame's content never changes while its segment
-//! has that generation, so a stretch can never be stale, and overwrites have nothing to invalidate.
-//! Frames are verified when they are used; one that fails is read again.
+//! has that generation, so a stretch can never be stale, and overwrites need not invalidate
+//! anything. Frames are verified when they are used; a frame that fails is read again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,7 +19,8 @@ use super::super::place::{FrameAddress, FramePlace};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, SegmentId};
 
-/// Concurrent host reads at which nothing is read ahead: they keep the medium busy by themselves.
+/// Number of concurrent host reads from which nothing is read ahead: they keep the medium busy by
+/// themselves.
 const READS_MAX: u32 = 4;
 
 /// Number of a stretch; later stretches have higher numbers.
@@ -36,7 +37,7 @@ struct Stretch {
     frames: Vec<(Key, bool)>,
     /// `None` until the frames have arrived.
     buffer: Option<AlignedBuffer>,
-    /// The tick at which one of them was last used, or the stretch was begun.
+    /// The tick at which one of its frames was last used, or the stretch was begun.
     used_tick: u64,
 }
 
@@ -49,14 +50,14 @@ pub(crate) struct ReadAhead {
     bytes_max: usize,
     bytes: Cell<usize>,
     stretches: RefCell<BTreeMap<StretchId, Stretch>>,
-    /// The stretch that has each frame, and the generation of its segment.
+    /// The stretch that contains each frame, and the generation of its segment.
     frames: RefCell<BTreeMap<Key, (u64, StretchId)>>,
     next_id: Cell<u64>,
     tick: Cell<u64>,
     host_reads: Cell<u32>,
     read_bytes: Cell<u64>,
     used_bytes: Cell<u64>,
-    /// Woken when a reader wants more to be read ahead, or the drive ends.
+    /// Woken when more should be read ahead for a reader, or the drive ends.
     pub(crate) wanted: WaitQueue,
     /// Woken when a stretch has been read or has failed.
     pub(crate) arrived: WaitQueue,
@@ -109,7 +110,7 @@ impl ReadAhead {
         self.bytes_max > 0 && self.host_reads.get() < READS_MAX
     }
 
-    /// Returns the stretch that has a frame.
+    /// Returns the stretch that contains a frame.
     #[inline]
     pub(crate) fn find(&self, address: FrameAddress, generation: u64) -> Option<StretchId> {
         let frames = self.frames.borrow();
@@ -122,9 +123,9 @@ impl ReadAhead {
         self.stretches.borrow().get(&id).is_some_and(|stretch| stretch.buffer.is_none())
     }
 
-    /// Begins to read a stretch of these frames in a segment of a generation, with a buffer that
-    /// takes `bytes`; `None` if there is no room for it. Stretches that no reader has used since
-    /// the last tick make room.
+    /// Begins to read a stretch of these frames in a segment of a generation, with a buffer of
+    /// `bytes`. Returns `None` if there is no space for it. Stretches that no reader has used since
+    /// the last tick are released to obtain space.
     pub(crate) fn begin(
         &self,
         (frames, generation): (&[FramePlace], u64),
@@ -148,8 +149,8 @@ impl ReadAhead {
         Some(Reading { ahead: self, id })
     }
 
-    /// Passes the bytes read from the start of a frame on to `use_record`: returns `None` without
-    /// calling it if the frame is not here.
+    /// Passes the bytes read from the start of a frame on to `use_record`. Returns `None` without
+    /// calling it if the frame was not read ahead.
     pub(crate) fn with_record<T>(
         &self,
         id: StretchId,
@@ -164,7 +165,7 @@ impl ReadAhead {
         stretch.buffer.as_ref()?.get(at as usize..).map(use_record)
     }
 
-    /// Notes that a frame was used. A stretch is released once all its frames were used.
+    /// Records that a frame was used. A stretch is released once all its frames were used.
     pub(crate) fn note_used(&self, id: StretchId, place: &FramePlace, buffers: &Buffers) {
         let mut stretches = self.stretches.borrow_mut();
         let Some(stretch) = stretches.get_mut(&id) else { return };
@@ -193,12 +194,12 @@ impl ReadAhead {
         true
     }
 
-    /// Forgets a stretch; returns its buffer, if it has arrived.
+    /// Removes a stretch. Returns its buffer, if it has arrived.
     fn release(&self, id: StretchId) -> Option<AlignedBuffer> {
         let stretch = self.stretches.borrow_mut().remove(&id)?;
         let mut frames = self.frames.borrow_mut();
         for (key, _) in stretch.frames {
-            // The frame of a later use of the segment may have taken its place.
+            // The frame of a later use of the segment may have replaced it.
             if frames.get(&key).is_some_and(|(_, other)| *other == id) {
                 frames.remove(&key);
             }
@@ -219,7 +220,7 @@ impl ReadAhead {
         while self.release_oldest_unused(buffers) {}
     }
 
-    /// Returns the bytes that were read ahead.
+    /// Returns the number of bytes that were read ahead.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes.get()
     }

@@ -1,13 +1,13 @@
 //! Decoded blocks requested by short reads, within a budget of memory.
 //!
-//! A block is identified by the frame that holds it: segment, generation of the segment, offset of
-//! the record, first LBA, index in the frame. The content of a frame never changes while its
-//! segment has that generation, so an entry can never be stale. An overwritten or moved block has
-//! another key, and its old entry leaves like any other unused one. The LBA is taken from the
-//! record's header when the block was read, so that no hit is for another LBA than the record's.
+//! A block is identified by its frame and its index in it: segment, generation of the segment,
+//! offset of the record, first LBA, index. The content of a frame never changes while its segment
+//! has that generation, so an entry can never be stale. An overwritten or moved block has another
+//! key, and its old entry is evicted like any other unused one. The LBA is copied from the record's
+//! header when the block is read, so that no hit is for another LBA than the record's.
 //!
-//! The policy is that of `quick_cache`, a variant of S3-FIFO: a block that was requested once makes
-//! room before one that was requested again, so a scan does not evict blocks in use. The hash
+//! The policy is that of `quick_cache`, a variant of S3-FIFO: a block that was requested once is
+//! evicted before one that was requested again, so a scan does not evict blocks in use. The hash
 //! function has no random seed: the same requests leave the same blocks in memory.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ use super::super::place::FrameAddress;
 use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
 
-/// Bytes of a block's entry: the block, and approximately the memory that the cache takes to find
+/// Bytes of a block's entry: the block, and approximately the memory that the cache needs to find
 /// and order it, including its share of the keys of evicted blocks.
 const ENTRY_BYTES: usize = BLOCK_BYTES + 256;
 
@@ -46,7 +46,7 @@ pub(crate) struct BlockKey {
 
 type Block = Box<[u8; BLOCK_BYTES]>;
 
-/// Keeps the memory of a block that leaves for the next one that enters.
+/// Reuses the memory of an evicted block for the next new one.
 #[derive(Debug)]
 struct Recycle;
 
@@ -71,8 +71,8 @@ pub(crate) struct ReadCache {
 }
 
 impl ReadCache {
-    /// Creates an empty cache that takes up to `bytes_max` bytes of memory. It keeps nothing if
-    /// there is no room for a block.
+    /// Creates an empty cache that uses up to `bytes_max` bytes of memory. The cache stores nothing
+    /// if that is too little for one block.
     pub(crate) fn new(bytes_max: usize) -> Self {
         let count = bytes_max / ENTRY_BYTES;
         let options = OptionsBuilder::new()
@@ -90,7 +90,7 @@ impl ReadCache {
         }
     }
 
-    /// Copies the bytes of a block from byte `from` on to `out`, if the block is here.
+    /// Copies the bytes of a block from byte `from` on to `out`, if the block is in the cache.
     #[inline]
     pub(crate) fn read(&self, key: BlockKey, from: usize, out: &mut [u8]) -> bool {
         let Some(blocks) = &self.blocks else { return false };
@@ -134,8 +134,8 @@ impl ReadCache {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a block is found until it makes room, memory stays within the budget, and a scan
-    //! leaves blocks in use.
+    //! Goal: a block is found until it is evicted, memory stays within the budget, and a scan does
+    //! not evict blocks in use.
     use super::*;
     use crate::base::SegmentId;
 
@@ -145,7 +145,7 @@ mod tests {
         BlockKey { frame, index: (number % 8) as u8 }
     }
 
-    /// Requests a block like a read; returns whether it was there.
+    /// Requests a block like a read. Returns whether it was in the cache.
     fn ask(cache: &ReadCache, number: u32) -> bool {
         let mut out = [0; 4];
         let is_hit = cache.read(key(number), 8, &mut out);

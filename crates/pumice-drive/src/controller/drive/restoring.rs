@@ -12,14 +12,14 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::crypt::Cipher;
 use crate::format::{BatchHeader, Record, RecordAddress, check_payload};
 
-/// A record that could not be restored is not tried again for this long: reading a batch with bad
+/// Time for which a record that could not be restored is not retried: reading a batch with bad
 /// sectors can take seconds, and a host repeats failed requests.
 const PAUSE_NS: u64 = 10_000_000_000;
 
-/// Failures that are remembered, at most; beyond that the oldest is forgotten.
+/// Maximum number of failures that are remembered; beyond that the oldest is forgotten.
 const FAILURES_MAX: usize = 256;
 
-/// Lets one request restore at a time: each takes the memory of two batches.
+/// Lets one request restore at a time: each needs the memory of two batches.
 #[derive(Debug, Default)]
 pub(crate) struct Restoring {
     is_busy: Cell<bool>,
@@ -74,8 +74,8 @@ impl Drop for Turn<'_> {
 
 impl Drive {
     /// Restores a record from another copy or the parity of its batch; `is_right` returns whether
-    /// its bytes are the wanted ones. Returns whether that was possible: after a failure, the
-    /// record is not tried again for ten seconds.
+    /// its bytes are the wanted ones. Returns whether that was possible. After a failure, the
+    /// record is not retried for ten seconds.
     ///
     /// # Errors
     /// `Medium` if that was not possible and a part of the batch cannot be read.
@@ -123,7 +123,7 @@ impl Drive {
         if self.is_read_only() || !is_intact(self.medium.cipher(), place, bytes) {
             return;
         }
-        // From now on the segment is not freed.
+        // While this pin exists, the segment is not freed.
         let _pin = self.pin(place.segment);
         if self.core().space().generation(place.segment) != place.generation {
             return;
@@ -145,8 +145,8 @@ impl Drive {
         }
     }
 
-    /// Repairs the records of a batch one by one, in every copy: no copy has the whole batch.
-    /// Returns the number of records that are whole in no copy.
+    /// Repairs the records of a batch one by one, in every copy, when no copy contains the whole
+    /// batch. Returns the number of records that are whole in no copy.
     pub(in super::super) async fn repair_records(&self, header: &BatchHeader, body: &[u8]) -> u64 {
         let mut lost = 0;
         for found in records(self.medium.cipher(), header, body).map_while(Result::ok) {

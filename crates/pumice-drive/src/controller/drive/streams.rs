@@ -1,26 +1,27 @@
-//! Recognises sequential readers: a read that begins where one of the last few ended continues it.
-//! Decides how far to read ahead of such a reader: as far as it has come, up to a limit, so that
-//! the bytes read in vain are at most the bytes read usefully.
+//! Recognizes sequential readers: a read that begins where one of the last few ended continues it.
+//! Decides how far to read ahead of such a reader: as far as the reader has read, up to a limit, so
+//! that the bytes read in vain are at most the bytes read usefully.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-/// Readers that are told apart. Random reads rotate through the same slots, so a sequential reader
-/// is recognized among up to this number of random reads for each of its own. Arbitrary.
+/// Maximum number of readers that are distinguished. Random reads rotate through the same slots, so
+/// a sequential reader is recognized among up to this number of random reads for each of its own.
+/// Arbitrary.
 const STREAMS: usize = 32;
 
-/// Reads in a row at which a reader counts as sequential enough to read ahead of it: two may be a
-/// record that crosses the end of a block.
+/// Consecutive reads after which a reader counts as sequential enough to read ahead of it: two may
+/// be a record that crosses the end of a block.
 const READS_MIN: u32 = 3;
 
-/// Most bytes of the disk that are read ahead of a reader. With half of that, reads of 128 KiB and
-/// of 1 MiB, one at a time, are a fifth slower.
+/// Maximum number of bytes of the disk that are read ahead of a reader. With half of that, reads of
+/// 128 KiB and of 1 MiB, one at a time, are a fifth slower.
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
 /// The progress of a reader.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    /// Reads in a row.
+    /// Number of consecutive reads.
     reads: u32,
     /// Their bytes.
     bytes: u64,
@@ -58,7 +59,7 @@ pub(crate) struct Wanted {
 }
 
 impl Streams {
-    /// Notes a read; returns whether it continues an earlier one.
+    /// Records a read. Returns whether it continues an earlier one.
     pub(crate) fn note(&self, offset: u64, len: usize) -> bool {
         let mut ends = self.ends.borrow_mut();
         let mut runs = self.runs.borrow_mut();
@@ -76,8 +77,8 @@ impl Streams {
         known.is_some()
     }
 
-    /// Notes that the last read of the reader at `end` needed the medium; returns whether there is
-    /// something to read ahead.
+    /// Records that the last read of the reader at `end` needed the medium. Returns whether there
+    /// is anything to read ahead.
     pub(crate) fn want(&self, end: u64) -> bool {
         let reader = self.ends.borrow().iter().position(|known| *known == end);
         let mut runs = self.runs.borrow_mut();
@@ -101,12 +102,12 @@ impl Streams {
         None
     }
 
-    /// Returns whether a reader has yet to reach the byte before `end`, a part of the range wanted
-    /// last.
+    /// Returns whether a reader has yet to reach the byte before `end`, a part of the most recently
+    /// wanted range.
     pub(crate) fn is_ahead(&self, wanted: &Wanted, end: u64) -> bool {
         let at = self.ends.borrow().get(wanted.reader).copied();
         let ahead = self.runs.borrow().get(wanted.reader).map(|run| run.ahead);
-        // Otherwise another reader has taken its place.
+        // Otherwise another reader has replaced it.
         let is_same = ahead == Some(wanted.range.end);
         is_same && at.is_some_and(|at| at < end)
     }
@@ -114,7 +115,7 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: sequential reads are told from others, and are read ahead of in proportion.
+    //! Goal: sequential reads are distinguished from others, and are read ahead of in proportion.
     use super::*;
 
     #[test]
@@ -131,7 +132,7 @@ mod tests {
         assert!(streams.note(8292, 100));
     }
 
-    /// Reads `len` bytes at `at`; returns the range that is read ahead after that.
+    /// Reads `len` bytes at `at`. Returns the range that is read ahead after that.
     fn ahead(streams: &Streams, at: u64, len: usize) -> Option<Range<u64>> {
         streams.note(at, len);
         streams.want(at + len as u64).then(|| streams.next_wanted().unwrap().range)
@@ -153,7 +154,7 @@ mod tests {
                 assert!(range.end - range.start >= WINDOW_BYTES_MAX.min(at << 16) / 2);
             }
         }
-        // RemoteExports it begins anew.
+        // At another place the reader starts anew.
         assert_eq!(ahead(&streams, 1 << 30, len), None);
     }
 

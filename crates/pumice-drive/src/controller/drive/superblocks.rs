@@ -1,4 +1,4 @@
-//! The two superblock slots of a medium: choosing the newest valid one, and writing in turn.
+//! The two superblock slots of a medium: choosing the newest valid one, and writing them in turn.
 
 use crate::base::{AlignedBuffer, Error, ErrorKind, Remedy, Result};
 use crate::crypt::Cipher;
@@ -18,7 +18,7 @@ pub(crate) struct StoredSuperblock {
 pub(crate) struct Loaded {
     /// The superblock that counts.
     pub(crate) stored: StoredSuperblock,
-    /// Errors of slots that hold no valid superblock.
+    /// Errors of slots that contain no valid superblock.
     pub(crate) problems: Vec<Error>,
     /// Copies of each slot.
     pub(crate) copies: usize,
@@ -27,8 +27,8 @@ pub(crate) struct Loaded {
 /// Reads both slots.
 ///
 /// # Errors
-/// As [`load_any`]; `Corrupt` for the target of a rebuild that has not ended; `InvalidInput` for a
-/// member of an array that is opened alone.
+/// Those of [`load_any`]; `Corrupt` for the target of a rebuild that has not ended; `InvalidInput`
+/// for a member of an array that is opened alone.
 pub(crate) async fn load(medium: &dyn AnyMedium) -> Result<Loaded> {
     let loaded = load_any(medium).await?;
     if loaded.stored.superblock.incomplete {
@@ -79,7 +79,7 @@ pub(crate) async fn load_any(medium: &dyn AnyMedium) -> Result<Loaded> {
     }
     match newest {
         Some(stored) => {
-            // A member that was dropped meanwhile is no longer part of the drive.
+            // A member that was removed in the meantime is no longer part of the drive.
             let present = medium.copies();
             problems.retain(|(_, copy, _)| copies.len() == 1 || present.contains(copy));
             let named = |(slot, copy, error): (u32, CopyId, Error)| {
@@ -122,7 +122,7 @@ fn verified(bytes: &[u8], cipher: &Cipher) -> Result<Superblock> {
     }
 }
 
-/// Returns the reason for which there is no drive to open.
+/// Returns the reason why there is no drive to open.
 fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
     let kinds: Vec<ErrorKind> = problems.iter().map(|(_, error)| error.kind()).collect();
     if let Some(unreadable) = kinds.iter().position(|kind| *kind == ErrorKind::Medium) {

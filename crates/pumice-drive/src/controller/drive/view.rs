@@ -1,13 +1,13 @@
 //! Reading a snapshot of an open drive.
 //!
-//! A view is a drive of its own, read-only, on another handle of the medium: its map and its
-//! segment table are those of the snapshot's checkpoint, and the log after that is not read. The
-//! places that it names do not change as long as the snapshot is read: meanwhile garbage collection
-//! leaves the needed frames in place, and tables name the places to which it had moved frames
-//! before. Otherwise the two drives are independent. The place of the checkpoint comes from the
-//! open drive, not from the medium, where superblocks may be in the middle of a write. The latest
-//! copies may still be in buffers of the open drive, which a view does not see: they are written
-//! out first. A view has no tasks, and writes nothing.
+//! A view is a separate read-only drive on another handle of the medium: its map and its segment
+//! table are those of the snapshot's checkpoint, and the subsequent log is not read. The places
+//! that it names do not change as long as the snapshot is read: garbage collection leaves the
+//! needed frames in place, and tables name the places to which it had moved frames before.
+//! Otherwise the two drives are independent. The place of the checkpoint is obtained from the open
+//! drive, not from the medium, whose superblocks may be in the middle of a write. The latest copies
+//! may still be in buffers of the open drive, which a view does not see: they are written to the
+//! medium first. A view has no tasks, and writes nothing.
 
 use std::rc::Rc;
 
@@ -37,7 +37,7 @@ pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> R
     Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
-/// Keeps a snapshot from being deleted while it is read.
+/// Protects a snapshot from deletion while it is read.
 pub(super) struct Lease {
     drive: Rc<Drive>,
     watermark: SeqNo,
@@ -50,14 +50,14 @@ impl Drop for Lease {
 }
 
 impl Drive {
-    /// Opens a snapshot of this open drive, or a bookmark if `options` say so, read-only. As long
-    /// as the result lives, the snapshot is not deleted, and this drive is not released; the result
-    /// need only be dropped. Memory: the directory and the segment table, about 4 MiB for each TiB,
-    /// and the caches of `options`.
+    /// Opens a snapshot of this open drive, or a bookmark if `options` permit, read-only. As long
+    /// as the result exists, the snapshot is not deleted, and this drive is not released; the
+    /// result need only be dropped. Memory: the directory and the segment table, about 4 MiB for
+    /// each TiB, and the caches of `options`.
     ///
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, `Busy` while it is being deleted, `Corrupt`
-    /// or `Medium` if its checkpoint cannot be read; as [`Drive::flush`] if the latest copies
+    /// or `Medium` if its checkpoint cannot be read; those of [`Drive::flush`] if the latest copies
     /// cannot be written.
     pub async fn view(self: &Rc<Self>, name: &str, options: OpenOptions) -> Result<Rc<Self>> {
         let Some((entry, forwards)) = self.with_core(|core| core.begin_view(name))? else {
@@ -74,8 +74,8 @@ impl Drive {
         Ok(Rc::new(view))
     }
 
-    /// Builds the drive through which a snapshot of this one is read. Nothing keeps the frames that
-    /// it reads in place.
+    /// Builds the drive through which a snapshot of this one is read. The frames that it reads may
+    /// be moved.
     pub(in super::super) async fn open_kept(
         &self,
         entry: &Snapshot,
@@ -92,7 +92,8 @@ impl Drive {
     }
 
     /// Builds the drive through which a snapshot or a bookmark is read: `present` is the superblock
-    /// of its drive, and `forwards` are the tables through which it is read. It writes nothing.
+    /// of its drive, and `forwards` are the tables through which it is read. The new drive writes
+    /// nothing.
     ///
     /// # Errors
     /// `Corrupt` or `Medium` if its checkpoint cannot be read.
@@ -114,11 +115,11 @@ impl Drive {
         Self::assemble(medium, clock, options, stored, recovered, 0).await
     }
 
-    /// Ensures that the copies to which tables lead are on the medium. From now on nothing that the
-    /// snapshot needs is copied, since it is being read.
+    /// Ensures that the copies to which tables lead are on the medium. Nothing that the snapshot
+    /// needs is copied after this, since it is being read.
     ///
     /// # Errors
-    /// As [`Drive::flush`], if one of them is not on the medium.
+    /// Those of [`Drive::flush`], if one of them is not on the medium.
     async fn write_out_copies(&self, forwards: &Forwards) -> Result<()> {
         let are_in_memory = {
             let core = self.core();

@@ -1,7 +1,7 @@
 //! Queries for tests of a drive: whether its accounts agree with its map and its metadata, and the
 //! moment at which a change takes its place in the order.
 //!
-//! Writes nothing to the medium, and is not for the data path.
+//! This module writes nothing to the medium, and is not for the data path.
 
 use super::super::core::Core;
 use super::super::drive::Drive;
@@ -10,14 +10,14 @@ use super::super::place::blocks_of_frame;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::Stream;
 
-/// Counts that garbage collection may spoil before the audit fails. Garbage collection rests when
-/// nothing is written, so that one of the first counts succeeds.
+/// Number of counts that garbage collection may invalidate before the audit fails. Garbage
+/// collection rests when nothing is written, so that one of the first counts succeeds.
 const ATTEMPTS_MAX: u32 = 10_000;
 
-/// Time for which garbage collection continues after it spoilt a count.
+/// Time for which garbage collection continues after it has invalidated a count.
 const RETRY_NS: u64 = 1_000_000;
 
-/// The accounts of a drive, found to be right.
+/// The accounts of a drive, which were found to be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit {
     /// Record bytes that the map or the newest checkpoint name.
@@ -28,13 +28,13 @@ pub struct Audit {
     pub free_segments: u32,
 }
 
-/// The amount of data a drive has accepted since its creation. It changes in the very poll in which
-/// a change takes its place in the order of changes.
+/// The amount of data that a drive has accepted since its creation. It changes in the same poll in
+/// which a change takes its place in the order of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Bytes the host wrote, without trims and whole blocks of write-zeroes.
     pub host_bytes: u64,
-    /// Record bytes they became; trims and write-zeroes have records too.
+    /// Bytes of the records that resulted; trims and write-zeroes also have records.
     pub frame_bytes: u64,
 }
 
@@ -44,8 +44,8 @@ impl Drive {
     /// then, and loads every leaf. No request of a host may be under way; checkpoints wait.
     ///
     /// # Errors
-    /// `Corrupt`, naming the account that is wrong: a bug of the drive. `Medium`, or `Corrupt` too,
-    /// if a leaf cannot be read. `Busy` if garbage collection does not come to rest.
+    /// `Corrupt`, naming the wrong account, for a bug of the drive; `Medium` or `Corrupt` if a leaf
+    /// cannot be read; `Busy` if garbage collection does not come to rest.
     #[doc(hidden)]
     pub async fn audit(&self) -> Result<Audit> {
         for _ in 0..ATTEMPTS_MAX {
@@ -62,7 +62,7 @@ impl Drive {
         Err(Error::new(ErrorKind::Busy, "garbage collection does not become idle"))
     }
 
-    /// Returns a value that changes whenever a segment's live bytes do.
+    /// Returns a value that changes whenever a segment's live bytes change.
     fn account_version(&self) -> (u64, u64) {
         let core = self.core();
         let space = core.space();
@@ -94,7 +94,7 @@ impl Drive {
         Ok(counted)
     }
 
-    /// Counts the bytes that a leaf maps; returns whether the leaf was in memory.
+    /// Counts the bytes that a leaf maps. Returns whether the leaf was in memory.
     fn count_leaf(
         &self,
         leaf: u64,
@@ -105,7 +105,7 @@ impl Drive {
         for (_, blocks, mapping) in runs {
             let Mapping::Frame { place, index } = mapping else { continue };
             if core.has_metadata(place.segment) {
-                // A block of a lost leaf.
+                // The block belongs to a lost leaf.
                 continue;
             }
             count(place.segment, place.share(index, blocks_of_frame(blocks)))?;
@@ -120,9 +120,9 @@ impl Drive {
         Taken { host_bytes: totals.host_bytes, frame_bytes: totals.frame_bytes }
     }
 
-    /// Returns the number of snapshots begun since the opening. It changes in the very poll of
-    /// [`Drive::create_snapshot`] in which the snapshot takes its place in the order of changes;
-    /// the last such poll counts, since an attempt may fail for lack of space and be repeated.
+    /// Returns the number of snapshots begun since the opening. It changes in the same poll of
+    /// [`Drive::create_snapshot`] in which the snapshot takes its place in the order of changes.
+    /// The last such poll counts, since an attempt may fail for lack of space and be repeated.
     #[doc(hidden)]
     pub fn snapshots_begun(&self) -> u64 {
         self.core().snapshots().begun()
@@ -168,7 +168,8 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
     Ok(Audit { live_bytes, used_segments, free_segments })
 }
 
-/// Compares the number of snapshots that need each segment with the segments each snapshot needs.
+/// Compares the number of snapshots that need each segment with the segments that each snapshot
+/// needs.
 pub(super) fn compare_retained(core: &Core) -> Result<()> {
     let mut counted = vec![0u16; core.space().segment_count() as usize];
     for segment in core.snapshots().all().flat_map(|kept| kept.retained.iter()) {

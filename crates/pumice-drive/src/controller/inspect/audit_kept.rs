@@ -1,5 +1,5 @@
-//! A test's audit of snapshots: whether each of them still has each of its blocks. Unlike garbage
-//! collection, it concludes nothing from one snapshot about another.
+//! An audit of snapshots for tests, which checks whether each of them still has each of its blocks.
+//! Unlike garbage collection, it infers nothing from one snapshot about another.
 //!
 //! ```text
 //! map of a snapshot -> places that it names -> by its tables, where the frames are now
@@ -10,9 +10,9 @@
 //! segments -> counts of the snapshots that need them: equal to the snapshots' own sets
 //! ```
 //!
-//! Snapshots are opened and read as views are. Unlike a view, an audit keeps nothing in its place,
-//! so that it does not end the emptying of a segment, which it must judge. Nothing is written, and
-//! no turn is taken.
+//! Snapshots are opened and read like views. Unlike a view, an audit does not protect frames from
+//! being moved, so that it does not end the emptying of a segment, which it must judge. It writes
+//! nothing and takes no turn.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,17 +27,17 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::crypt::Cipher;
 use crate::format::{MetadataAddress, Record, RecordAddress, Snapshot, check_payload};
 
-/// Rounds that changes of the drive may spoil before the audit fails.
+/// Number of rounds that changes of the drive may invalidate before the audit fails.
 const ROUNDS_MAX: u32 = 100;
 
-/// The data that a drive holds for its snapshots, found to be right.
+/// The data that a drive stores for its snapshots, which was found to be right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptAudit {
     /// Snapshots that were audited: those with data and without known damage.
     pub snapshots: u32,
     /// Runs of blocks that their maps name in frames.
     pub runs: u64,
-    /// Of these, runs that were read; all others were read by earlier audits of this opening.
+    /// Number of these runs that were read; all others were read by earlier audits of this opening.
     pub reads: u64,
     /// Segments that are not emptied for now, because something in them cannot be read.
     pub stuck: u32,
@@ -47,13 +47,13 @@ pub struct KeptAudit {
 type Unread = (Snapshot, Vec<(Named, Found)>);
 
 impl Drive {
-    /// Checks that the promise of snapshots holds, by brute force: each of their blocks is where
-    /// their tables say, and stays there. Snapshots with known damage are left out. Data in buffers
-    /// of the drive is checked there; all other data is read once in an opening.
+    /// Checks by brute force that snapshots are intact: each of their blocks is where their tables
+    /// state, and stays there. Snapshots with known damage are omitted. Data in buffers of the
+    /// drive is checked there; all other data is read once in an opening.
     ///
     /// # Errors
-    /// `Corrupt` without a location, naming the snapshot, the block and its place in the text: a
-    /// bug of the drive, or damage. `Poisoned`. `Busy` if the drive changes too fast.
+    /// `Corrupt` without a location, naming the snapshot, the block and its place in the text, for
+    /// a bug of the drive, or damage; `Poisoned`; `Busy` if the drive changes too fast.
     #[doc(hidden)]
     pub async fn audit_snapshots(&self) -> Result<KeptAudit> {
         let mut found = String::new();
@@ -62,8 +62,8 @@ impl Drive {
             match self.audit_kept().await {
                 Ok(audit) => return Ok(audit),
                 Err(error) if error.chain() == found => return Err(error),
-                // State that a round relies on may have changed meanwhile; then the next round
-                // differs.
+                // State on which a round relies may have changed in the meantime. The next round
+                // then differs.
                 Err(error) => found = error.chain(),
             }
         }
@@ -108,7 +108,7 @@ impl Drive {
         Ok(audit)
     }
 
-    /// Opens a snapshot as views are opened, but keeps nothing in its place.
+    /// Opens a snapshot like a view, but does not protect its frames from being moved.
     async fn kept_view(&self, entry: &Snapshot) -> Result<Self> {
         let forwards = self.core().forwards().of(entry);
         let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
@@ -129,7 +129,7 @@ impl Drive {
         }
     }
 
-    /// Adds the runs that a leaf names in frames; returns whether the leaf was in memory.
+    /// Adds the runs that a leaf names in frames. Returns whether the leaf was in memory.
     fn add_named(&self, leaf: u64, found: &mut Vec<Named>) -> bool {
         let core = self.core();
         let Some(runs) = core.map().leaf_runs(leaf) else { return false };
@@ -190,7 +190,7 @@ fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
     let (mut audit, mut unread) = (KeptAudit { stuck, ..KeptAudit::default() }, Vec::new());
     let mut seen = HashSet::new();
     for kept in readable(core) {
-        // A snapshot that was taken just now is left to the next audit.
+        // A snapshot that was just taken is left to the next audit.
         let Some(named) = audited.named.get(&kept.entry.watermark) else { continue };
         audit.snapshots += 1;
         check_set(core, kept)?;
@@ -231,8 +231,8 @@ fn is_over(core: &Core, of: SegmentUse) -> bool {
     core.space().is_free(of.segment) || core.space().generation(of.segment) != of.generation
 }
 
-/// Checks that a snapshot retains every segment that its bitmap has and that was not emptied, and
-/// every segment that an entry leads to.
+/// Checks that a snapshot retains every segment in its bitmap that was not emptied, and every
+/// segment to which an entry leads.
 fn check_set(core: &Core, kept: &Kept) -> Result<()> {
     let (forwards, watermark) = (core.forwards(), kept.entry.watermark);
     let named = kept.named.iter().filter(|&segment| !forwards.is_emptied(segment, watermark));

@@ -1,11 +1,11 @@
-//! Checking a drive without changing it: superblocks, checkpoint, the log after it, every leaf of
-//! the map, the live bytes of every segment, and in a full check every record of every segment, the
-//! checksum and decoding of every frame, and whether the map's table of a frame, if any, belongs to
-//! it. Of snapshots, every leaf and the live bytes are checked; a snapshot can be checked in full
-//! by itself.
+//! Checking a drive without changing it. A check reads superblocks, checkpoint, the subsequent log,
+//! every leaf of the map and the live bytes of every segment. A full check also reads every record
+//! of every segment, and verifies the checksum and decoding of every frame, and whether the map's
+//! table of a frame, if any, belongs to it. For snapshots, every leaf and the live bytes are
+//! checked; a snapshot can be checked in full by itself.
 //!
-//! Data that nothing names (overwritten, trimmed, left by a life that was lost) may be damaged
-//! without being a problem: it will never be read.
+//! Data that nothing names (overwritten, trimmed, left by a lost life) may be damaged without being
+//! a problem: it will never be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,8 @@ use crate::codec::Decompressor;
 use crate::format::{BatchHeader, FRAME_BLOCKS_MAX, Record, Snapshot, Superblock};
 use crate::media::{AnyMedium, CopyId};
 
-/// A check writes nothing, so the core's settings for writing do not matter.
+/// Returns arbitrary settings: a check writes nothing, so the core's settings for writing do not
+/// matter.
 fn settings(medium: &dyn AnyMedium) -> Settings {
     Settings {
         cipher: medium.cipher().clone(),
@@ -73,7 +74,7 @@ pub struct CheckReport {
 /// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Segments that were read, one of them perhaps in part.
+    /// Number of segments that were read, the last perhaps only in part.
     pub segments: u64,
     /// Segments in use.
     pub segments_total: u64,
@@ -90,12 +91,12 @@ pub enum Depth {
     Full,
 }
 
-/// Checks the drive on a medium; calls `progress` with the amount checked so far.
+/// Checks the drive on a medium. Calls `progress` with the amount checked so far.
 ///
 /// # Errors
-/// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
-/// medium too small, `Medium` for a failed read; `InvalidInput` if the log changes more of the map
-/// than recovery may hold. Other damage is in the report.
+/// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the medium
+/// too small, `Medium` for a failed read; `InvalidInput` if the log changes more of the map than
+/// recovery permits. Other damage is in the report.
 pub async fn check(
     medium: &dyn AnyMedium,
     depth: Depth,
@@ -107,7 +108,7 @@ pub async fn check(
     Ok(report)
 }
 
-/// As [`check`], without reporting copies that were left out meanwhile.
+/// Like [`check`], without reporting copies that were removed during the check.
 async fn check_all(
     medium: &dyn AnyMedium,
     depth: Depth,
@@ -153,10 +154,11 @@ async fn check_all(
     Ok(report)
 }
 
-/// Checks a snapshot of the drive on a medium, as [`check`] does the disk; of a bookmark, its map.
+/// Checks a snapshot of the drive on a medium, as [`check`] checks the disk. For a bookmark, checks
+/// only the map.
 ///
 /// # Errors
-/// `NotFound`, or as [`check`].
+/// `NotFound`, or those of [`check`].
 pub async fn check_snapshot(
     medium: &dyn AnyMedium,
     name: &str,
@@ -212,7 +214,8 @@ async fn check_recovered(
     }
     report.recovered_batches = batches;
     let reader = match core.kind() != Kind::Drive {
-        // The view's map names frames that may have been moved, in segments that may be gone.
+        // The view's map names frames that may have been moved, in segments that may no longer
+        // exist.
         true => {
             let reader = Reader::of_kept(medium, superblock, core.forwards());
             reader.widen(core.space().segment_count());
@@ -244,8 +247,8 @@ impl CheckReport {
         }));
     }
 
-    /// Adds the copies that were there at the beginning and were left out since: members that do
-    /// not answer.
+    /// Adds the copies that existed at the beginning and were removed since: members that do not
+    /// respond.
     fn add_left_out(&mut self, medium: &dyn AnyMedium, before: &[CopyId]) {
         let present = medium.copies();
         let members = medium.as_array().map(|array| array.info().members).unwrap_or_default();
@@ -269,9 +272,9 @@ impl CheckReport {
 /// The bytes and blocks that the map and the checkpoint name.
 #[derive(Default)]
 struct Counted {
-    /// Bytes of records in each segment, where the map names them.
+    /// Bytes of records in each segment, at the places that the map names.
     by_map: BTreeMap<SegmentId, u64>,
-    /// Blocks of the host's disk in each use of a segment, where they are now.
+    /// Blocks of the host's disk in each use of a segment, at their present places.
     by_use: BTreeMap<SegmentUse, u64>,
 }
 
@@ -280,13 +283,13 @@ struct Check<'a> {
     superblock: &'a Superblock,
     reader: Reader<'a>,
     core: Core,
-    /// Up to here, every copy has every batch.
+    /// Up to this batch, every copy contains every batch.
     watermark: SeqNo,
     report: CheckReport,
 }
 
 impl Check<'_> {
-    /// Loads a leaf; reports any error. Returns whether the leaf is in memory.
+    /// Loads a leaf and reports any error. Returns whether the leaf is in memory.
     async fn load(&mut self, leaf: u64) -> Result<bool> {
         let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(true) };
         match self.reader.leaf(leaf, from).await {
@@ -318,7 +321,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reads every leaf; returns the bytes and blocks that the map and the checkpoint name.
+    /// Reads every leaf. Returns the bytes and blocks that the map and the checkpoint name.
     async fn check_map(&mut self) -> Result<Counted> {
         let Counted { mut by_map, mut by_use } = Counted::default();
         let mut next = self.core.map().next_stored_leaf(0);
@@ -394,7 +397,7 @@ impl Check<'_> {
         let used = self.core.space().used();
         let used =
             used.map(|UsedSegment { segment, generation, .. }| SegmentUse { segment, generation });
-        // Where nothing was moved, the two sets are equal.
+        // If nothing was moved, the two sets are equal.
         let used: BTreeSet<_> = used.chain(counted.keys().copied()).collect();
         let segments_total = used.len() as u64;
         let metadata = self.core.metadata().into_iter();
@@ -409,7 +412,7 @@ impl Check<'_> {
                 self.report.batches += 1;
                 let mut live_records = Vec::new();
                 for found in records(self.medium.cipher(), &header, body) {
-                    // The records that follow are missed below.
+                    // The subsequent records are reported as missing below.
                     let Ok(found) = found else { break };
                     self.report.records += 1;
                     let live = self.live_blocks(&found).await?;
@@ -445,7 +448,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks a frame; of a mirror, in the first copy in which it is whole.
+    /// Checks a frame; on a mirror, in the first copy in which it is whole.
     async fn check_frame(
         &self,
         found: &Found<'_>,
@@ -462,9 +465,9 @@ impl Check<'_> {
         self.check_table(&found)
     }
 
-    /// Compares the copies of a batch in which these records are live; reports the damaged copies.
-    /// Data that an unclean end has left in some copies only is not damage: the next opening for
-    /// writing makes them equal.
+    /// Compares the copies of a batch in which these records are live, and reports the damaged
+    /// copies. Data that an unclean end has left in some copies only is not damage: the next
+    /// opening for writing makes them equal.
     async fn check_copies(&mut self, header: &BatchHeader, live: &[Found<'_>]) {
         let Some(first) = live.first().filter(|_| self.medium.copies().len() > 1) else { return };
         if header.seq > self.watermark {
@@ -481,7 +484,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns how many blocks of a record the map still names there.
+    /// Returns the number of blocks of a record that the map still names at its place.
     async fn live_blocks(&mut self, found: &Found<'_>) -> Result<u64> {
         let Record::Data { lba, lba_count, .. } = found.record else { return Ok(0) };
         if check_possible(found, self.superblock).is_err() {
@@ -509,7 +512,7 @@ impl Check<'_> {
         Ok(blocks)
     }
 
-    /// Checks that the table that the map has of a frame, if any, matches its payload, which is
+    /// Checks that the map's table of a frame, if any, matches the payload of the frame, which is
     /// whole. With a wrong table, reads are right but slow: nothing else reveals it.
     fn check_table(&self, found: &Found<'_>) -> Result<()> {
         let Record::Data { lba, lba_count, encoding, .. } = found.record else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Reading a whole disk out of its drive, in order, without a host: the data that `pumice extract`
+//! Reading a whole disk from its drive, in order, without a host: the data that `pumice extract`
 //! writes and `pumice rebuild` copies.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!                              -> holes of a clone: its origin's content
 //! ```
 //!
-//! Holes are left out. Writes nothing, needs no background task, and works on a drive that was
-//! opened read-only. Damage never ends it: the data that follows is still returned.
+//! Holes are omitted. An extract writes nothing, needs no background task, and works on a drive
+//! that was opened read-only. Damage never ends it: the subsequent data is still returned.
 
 use std::collections::VecDeque;
 
@@ -20,11 +20,11 @@ use super::Problem;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Error, Lba};
 
-/// Bytes per read: the most that one media read joins.
+/// Bytes per read: the maximum that one media read joins.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A part of a disk. Parts come in order of their offset and do not overlap; holes lie between
-/// them.
+/// A part of a disk. Parts are returned in order of their offset and do not overlap; there are
+/// holes between them.
 #[derive(Debug)]
 pub enum Extracted<'a> {
     /// Content, at most 1 MiB.
@@ -43,18 +43,18 @@ pub enum Extracted<'a> {
         /// The byte.
         byte: u8,
     },
-    /// Blocks whose content cannot be read; the problem says which, and why.
+    /// Blocks whose content cannot be read; the problem states which, and why.
     Lost(Problem),
 }
 
-/// A disk being read out of its drive.
+/// A disk being read from its drive.
 pub struct Extract<'a> {
     drive: &'a Drive,
     next_leaf: u64,
     runs: VecDeque<(Lba, u64, Mapping)>,
-    /// This many runs are read one by one, because reading them together failed.
+    /// Number of runs to read one by one, because reading them together failed.
     single: usize,
-    /// Blocks, from the first on, whose holes read from the origin of a clone.
+    /// Number of blocks from the start of the disk whose holes read from the origin of a clone.
     inherited_blocks: u64,
     buffer: Vec<u8>,
 }
@@ -74,7 +74,7 @@ impl<'a> Extract<'a> {
         Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, inherited_blocks, buffer }
     }
 
-    /// As [`Extract::new`], for a clone without its origin's data.
+    /// Like [`Extract::new`], for a clone without its origin's data.
     pub(in super::super) fn of_itself(drive: &'a Drive) -> Self {
         Self { inherited_blocks: 0, ..Self::new(drive) }
     }
@@ -211,8 +211,8 @@ impl<'a> Extract<'a> {
         }
     }
 
-    /// Returns how many of the runs, from the first on, are adjacent frames that are read together,
-    /// and how many blocks they have.
+    /// Returns the number of runs, from the first on, that are adjacent frames to be read together,
+    /// and the number of their blocks.
     fn frames_together(&self) -> (usize, u64) {
         let (mut runs, mut blocks) = (0, 0);
         let limit = if self.single > 0 { 1 } else { self.runs.len() };

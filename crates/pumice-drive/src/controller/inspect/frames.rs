@@ -8,7 +8,7 @@ use crate::codec::Decompressor;
 use crate::crypt::Cipher;
 use crate::format::{Record, check_payload};
 
-/// Checks a frame's payload and decodes it into `frame`, which holds the longest one.
+/// Checks a frame's payload and decodes it into `frame`, which has space for the longest one.
 ///
 /// # Errors
 /// `Corrupt`, naming the place.

@@ -1,4 +1,4 @@
-//! Facts about an open drive: identity, geometry, counters, space, memory.
+//! Properties of an open drive: identity, geometry, counters, space, memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,8 @@ use crate::media::array::ArrayInfo;
 use crate::media::tier::Status;
 use crate::media::{Copies, Remote};
 
-/// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
+/// A snapshot of a drive's properties. All sizes are in bytes; fields appear in JSON under these
+/// names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -37,16 +38,16 @@ pub struct Info {
     pub segment_bytes: u32,
     /// Number of segments.
     pub segment_count: u32,
-    /// Segments that hold nothing.
+    /// Segments that contain nothing.
     pub free_segments: u32,
-    /// Segments in which an append failed: they are not written any more.
+    /// Segments in which an append failed. They are no longer written.
     #[serde(default)]
     pub bad_segments: Vec<u32>,
-    /// Most blocks of a frame.
+    /// Maximum number of blocks of a frame.
     pub frame_blocks: u16,
     /// Whether space for all segments is reserved on the medium.
     pub preallocated: bool,
-    /// Whether new frames are of independent blocks.
+    /// Whether new frames consist of independent blocks.
     #[serde(default)]
     pub block_frames: bool,
     /// Whether everything on the medium is encrypted.
@@ -59,7 +60,7 @@ pub struct Info {
     pub codec: String,
     /// Bytes the host wrote, over the drive's life.
     pub host_bytes: u64,
-    /// Record headers and payloads they became, over the drive's life.
+    /// Bytes of record headers and payloads written for them, over the drive's life.
     pub frame_bytes: u64,
     /// Bytes appended to the medium, over the drive's life.
     pub media_bytes: u64,
@@ -87,10 +88,10 @@ pub struct Info {
     /// Bytes of segments that snapshots need and that are not live.
     #[serde(default)]
     pub snapshot_bytes: u64,
-    /// When the oldest snapshot was taken, in seconds since 1970.
+    /// Time at which the oldest snapshot was taken, in seconds since 1970.
     #[serde(default)]
     pub snapshot_oldest_seconds: Option<u64>,
-    /// The snapshot of which the disk holds a part.
+    /// The snapshot of which the disk contains a part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Partial>,
     /// For a clone, its origin.
@@ -107,16 +108,16 @@ pub struct Info {
     pub bucket: Option<Status>,
     /// Bytes that the log occupies on the medium: whole segments, and the filled part of open ones.
     pub occupied_bytes: u64,
-    /// Bytes of free segments that are kept on the medium, beyond the bytes that the log occupies:
-    /// flushes into bytes that were written before take less time; or room on the file system is
-    /// low.
+    /// Bytes of free segments that are retained on the medium, in addition to the bytes that the
+    /// log occupies: flushes into bytes that were written before take less time, or space on the
+    /// file system is low.
     #[serde(default)]
     pub warm_bytes: u64,
     /// Bytes that the file system of a sparse file has left, if they are so few that they, and not
     /// the capacity alone, limit the drive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_room_bytes: Option<u64>,
-    /// Bytes of the host's disk that hold data other than zeroes.
+    /// Bytes of the host's disk that contain data other than zeroes.
     pub mapped_bytes: u64,
     /// Whether the medium had no space for the newest batch: the file system of a sparse file is
     /// full. Writes and flushes fail with ENOSPC until space is available.
@@ -135,16 +136,16 @@ pub struct Info {
     pub memory: Memory,
 }
 
-/// A part of a snapshot that a disk holds, for display.
+/// A part of a snapshot that a disk contains, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Partial {
     /// Identity of the snapshot.
     pub snapshot: uuid::Uuid,
-    /// Identity of the snapshot that the disk was before.
+    /// Identity of the snapshot that was the disk's content before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<uuid::Uuid>,
-    /// Byte of the disk up to which it is the new one.
+    /// Byte of the disk up to which its content is the new one.
     pub offset: u64,
 }
 
@@ -156,9 +157,9 @@ pub struct OriginInfo {
     pub drive: uuid::Uuid,
     /// Identity of its snapshot.
     pub snapshot: uuid::Uuid,
-    /// Where the drive was when the clone was made, or the path given to `pumice set`.
+    /// Path of the drive when the clone was made, or the path given to `pumice set`.
     pub path: String,
-    /// Bytes of the disk, from the first on, that read from the snapshot until they are written.
+    /// Bytes from the start of the disk that read from the snapshot until they are written.
     pub bytes: u64,
 }
 
@@ -194,9 +195,9 @@ pub struct Operations {
     pub media_read_bytes: u64,
     /// Blocks written as fills, without data.
     pub fill_blocks: u64,
-    /// Blocks written in part, read and merged.
+    /// Partly written blocks, which were read and merged.
     pub merged_blocks: u64,
-    /// Reads served from a frame decoded for an earlier one.
+    /// Reads served from a frame decoded for an earlier read.
     pub frame_cache_hits: u64,
     /// Blocks of short reads served from the read cache.
     #[serde(default)]
@@ -225,10 +226,10 @@ pub struct Operations {
     pub recovered_batches: u64,
     /// Nanoseconds that the opening took for checkpoint and log.
     pub recovery_ns: u64,
-    /// Batches beyond the end of the log that the opening found and did not take: the torn tail of
-    /// a crash.
+    /// Batches beyond the end of the log that the opening found and did not accept: the torn tail
+    /// of a crash.
     pub cut_batches: u64,
-    /// Their bytes.
+    /// Bytes of these batches.
     pub cut_bytes: u64,
     /// Bytes beyond the end of the log that the opening could not read.
     pub cut_unreadable_bytes: u64,
@@ -240,7 +241,7 @@ pub struct Operations {
     pub map_evictions: u64,
     /// Batches appended to the medium.
     pub batches: u64,
-    /// Of them, the batches that were durable without a sync.
+    /// The part of these batches that was durable without a sync.
     #[serde(default)]
     pub durable_appends: u64,
     /// Syncs of the medium.
@@ -257,13 +258,13 @@ pub struct Operations {
 pub struct Memory {
     /// The L2P: directory, leaves and the copies that a checkpoint has set aside.
     pub map_bytes: u64,
-    /// Of that, leaves; their budget is the map cache.
+    /// The part of it that is leaves; the map cache is their budget.
     pub map_leaf_bytes: u64,
     /// Batch buffers.
     pub batch_bytes: u64,
-    /// Read buffers, kept and in use, and data that was read ahead.
+    /// Read buffers, retained and in use, and data that was read ahead.
     pub read_buffer_bytes: u64,
-    /// Decoded frames kept.
+    /// Cached decoded frames.
     pub frame_cache_bytes: u64,
     /// The read cache, and the tables of block places.
     #[serde(default)]
@@ -274,12 +275,12 @@ pub struct Memory {
 }
 
 impl Drive {
-    /// Returns the part of a snapshot that the disk holds, if it is not a whole disk.
+    /// Returns the part of a snapshot that the disk contains, if it is not a whole disk.
     pub fn partial(&self) -> Option<Partial> {
         self.core().superblock().receiving.map(Partial::from)
     }
 
-    /// Returns a snapshot of the drive's facts.
+    /// Returns a snapshot of the drive's properties.
     pub fn info(&self) -> Info {
         let core = &*self.core();
         let superblock = core.superblock();

@@ -1,7 +1,7 @@
-//! Looking at a drive without changing it.
+//! Examining a drive without changing it.
 //!
-//! * `info`, `overview`: facts about an open drive, and its state. `warn`: warnings about space.
-//! * `scrub`: reads all that an open drive holds. `extract`: reads the whole disk out.
+//! * `info`, `overview`: properties of an open drive, and its state. `warn`: warnings about space.
+//! * `scrub`: reads all data of an open drive. `extract`: reads the whole disk.
 //! * `check`: checks a drive that is not open. `audit`: recounts the accounts of an open one.
 //!   `audit_kept`: checks that each of its snapshots still has each of its blocks.
 

@@ -1,7 +1,8 @@
 //! The overview for an operator, in addition to the counters: the use of the capacity, the debt of
 //! garbage collection, alerts, and the segments as a map for display.
 //!
-//! Changes nothing. The caller limits the length of the map of segments, whatever the drive's size.
+//! The overview changes nothing. The caller limits the length of the map of segments, whatever the
+//! drive's size.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ use super::super::space::{SegmentView, State};
 use crate::format::Stream;
 use crate::media::Remote;
 
-/// Use of the capacity, and health of the drive. Bytes add up to the capacity.
+/// Use of the capacity, and health of the drive. The byte counts add up to the capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Overview {
@@ -20,7 +21,7 @@ pub struct Overview {
     /// Bytes in segments in use that nothing names: the possible gain of garbage collection, and
     /// headers.
     pub dead_bytes: u64,
-    /// Bytes that data may still take without any garbage collection.
+    /// Bytes that data may still occupy without any garbage collection.
     pub free_bytes: u64,
     /// Bytes of free segments that data must leave to checkpoints, garbage collection and trims.
     pub reserve_bytes: u64,
@@ -49,13 +50,13 @@ pub struct Alert {
 pub enum AlertKind {
     /// The medium failed: nothing can become durable until the drive is reopened.
     Poisoned,
-    /// There is no room for data, and garbage collection cannot gain any.
+    /// There is no space for data, and garbage collection cannot gain any.
     Full,
     /// The path of the medium no longer leads to it.
     Misplaced,
     /// The bucket lags far, or another machine has taken the drive over.
     Bucket,
-    /// A member of the array is out.
+    /// A member of the array is missing.
     Degraded,
     /// A clone's origin cannot be opened.
     Origin,
@@ -65,12 +66,12 @@ pub enum AlertKind {
     Space,
 }
 
-/// The segments of a drive in order, several to a cell if there are more than cells.
+/// The segments of a drive in order, several in each cell if there are more segments than cells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentMap {
     /// Segments of the drive.
     pub segment_count: u32,
-    /// Segments of a cell; the last may have fewer.
+    /// Number of segments in a cell; the last may have fewer.
     pub segments_per_cell: u32,
     /// Bytes of one segment.
     pub segment_bytes: u32,
@@ -83,11 +84,11 @@ pub struct SegmentMap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapCell(pub CellState, pub u8);
 
-/// The state that a cell is shown in: the last of these that any of its segments has.
+/// The displayed state of a cell: the last of these that any of its segments has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CellState {
-    /// Holds nothing.
+    /// Contains nothing.
     Free,
     /// Parts of checkpoints.
     Meta,
@@ -97,7 +98,7 @@ pub enum CellState {
     Host,
     /// Being filled.
     Open,
-    /// Holds something that cannot be read, so that it cannot be emptied.
+    /// Contains something that cannot be read, so that it cannot be emptied.
     Stuck,
 }
 
@@ -119,7 +120,7 @@ impl Drive {
         let used = space.segment_count().checked_sub(space.all_free_count());
         let used = used.expect("free segments are segments of the drive");
         let used_bytes = u64::from(used) * segment_bytes;
-        // Neither can be larger, unless the medium holds wrong counts.
+        // Neither can be larger, unless the medium contains wrong counts.
         let live_bytes = space.live_bytes().min(used_bytes);
         let unfilled = unfilled.min(used_bytes - live_bytes);
         Overview {

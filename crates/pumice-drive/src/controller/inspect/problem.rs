@@ -1,11 +1,11 @@
-//! A problem on a medium, as checks, scrubs and extracts report it.
+//! A problem on a medium, as reported by checks, scrubs and extracts.
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::{Error, Lba};
 
-/// Problems listed one by one; more are only counted, so that a wrecked medium cannot fill the
-/// memory.
+/// Maximum number of problems listed one by one; more are only counted, so that a wrecked medium
+/// cannot fill the memory.
 pub(crate) const PROBLEMS_LISTED_MAX: usize = 10_000;
 
 /// A problem on the medium.
@@ -16,14 +16,14 @@ pub struct Problem {
     pub what: String,
     /// The segment, if it is in one.
     pub segment: Option<u32>,
-    /// First block concerned, if known.
+    /// First affected block, if known.
     pub lba: Option<u64>,
-    /// Number of blocks concerned.
+    /// Number of affected blocks.
     pub lba_count: Option<u64>,
 }
 
 impl Problem {
-    /// Creates a problem from an error and the blocks that it concerns.
+    /// Creates a problem from an error and the blocks that it affects.
     pub(crate) fn new(error: &Error, lbas: Option<(Lba, u64)>) -> Self {
         Self {
             what: error.chain(),

@@ -1,5 +1,5 @@
-//! Scrubbing: reading everything that a drive in use holds, at a set rate, so that damage is found
-//! while a copy of the data may still exist.
+//! Scrubbing: reading all data of a drive in use, at a set rate, so that damage is found while a
+//! copy of the data may still exist.
 //!
 //! ```text
 //! superblocks, root and lists of the newest checkpoint
@@ -8,12 +8,13 @@
 //! -> the segments that garbage collection has moved data to since
 //! ```
 //!
-//! Runs concurrently with host requests, garbage collection and checkpoints. Whether a record is
-//! live is looked up in the step in which it is checked, with no await in between, so records that
-//! have died since they were read do no harm. Batches that are only in buffers are left out: a
-//! segment is read up to the last batch sealed when its turn came, once that batch is written.
+//! A scrub runs concurrently with host requests, garbage collection and checkpoints. Whether a
+//! record is live is determined in the step in which it is checked, with no await in between, so
+//! records that have died since they were read do no harm. Batches that are only in buffers are
+//! omitted: a segment is read up to the last batch sealed when its turn came, once that batch is
+//! written.
 //!
-//! On a mirror, every copy of a batch is read, and copies that differ from a right one are
+//! On a mirror, every copy of a batch is read, and copies that differ from an intact one are
 //! overwritten. Records that are then still damaged and can be restored from parity are written
 //! again elsewhere: metadata by a checkpoint at the end, frames as garbage collection moves them.
 //! Nothing else is repaired.
@@ -43,15 +44,15 @@ use crate::format::{
     RecordAddress, Stream, Superblock, decode_page,
 };
 
-/// Rounds at most: the first reads all segments, each later one the segments that data was moved to
-/// during the round before. Under any load that lets garbage collection rest, the second finds next
-/// to nothing; the limit is for a load that does not.
+/// Maximum number of rounds. The first reads all segments, each later one the segments to which
+/// data was moved during the previous round. Under any load that lets garbage collection rest, the
+/// second finds next to nothing; the limit is for other loads.
 const ROUNDS_MAX: u32 = 4;
 
-/// Lateness that a scrub may still make up for in one burst: about one batch at usual rates.
+/// Maximum delay for which a scrub may still make up in one burst: about one batch at usual rates.
 const BURST_NS: u64 = 20_000_000;
 
-/// The longest sleep, so that a scrub at a low rate notices soon that the drive closes.
+/// The longest sleep, so that a scrub at a low rate soon notices that the drive closes.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
 /// Result of a scrub.
@@ -66,12 +67,12 @@ pub struct ScrubReport {
     pub frames: u64,
     /// Metadata records that the newest checkpoint names; each was decoded.
     pub metadata: u64,
-    /// Records, or batches of them, that were damaged, were restored and were written again.
+    /// Records, or batches of them, that were damaged and were restored and written again.
     #[serde(default)]
     pub repaired: u64,
     /// Bytes of batches read and checked.
     pub checked_bytes: u64,
-    /// Whether it completed; if not, the drive was closed.
+    /// Whether the scrub completed; if not, the drive was closed.
     pub completed: bool,
     /// The first ten thousand problems.
     pub problems: Vec<Problem>,
@@ -88,7 +89,7 @@ impl ScrubReport {
         }
     }
 
-    /// Returns whether a problem of a segment with this block is listed already.
+    /// Returns whether a problem of a segment with this block is already listed.
     fn lists(&self, segment: SegmentId, lba: Lba) -> bool {
         self.problems.iter().any(|problem| {
             let first = problem.lba.unwrap_or(u64::MAX);
@@ -98,7 +99,7 @@ impl ScrubReport {
     }
 }
 
-/// A scrub runs as long as this lives.
+/// A scrub runs as long as this value exists.
 struct Running<'a>(&'a Drive);
 
 impl Drop for Running<'_> {
@@ -118,7 +119,7 @@ impl Drive {
 impl Drive {
     /// Reads and checks everything that the map and the newest checkpoint name, at `rate_bytes` a
     /// second (0: without a limit). Ends early when the drive closes; to stop it, drop it.
-    /// [`Drive::info`] has its progress.
+    /// [`Drive::info`] reports its progress.
     ///
     /// # Errors
     /// `Busy` if a scrub is running, `Poisoned`. Damaged and unreadable data is in the report.
@@ -166,11 +167,11 @@ struct Scrub<'a> {
     pace: Pace,
     decompressor: RefCell<Decompressor>,
     frame: Vec<u8>,
-    /// Whether the batch being checked belongs to the log, and not to a life that was lost.
+    /// Whether the batch being checked belongs to the log, and not to a lost life.
     is_of_log: bool,
-    /// Whether parity cannot restore a live frame of the batch: it is left where it is.
+    /// Whether parity cannot restore a live frame of the batch, which is left in place.
     is_beyond_parity: bool,
-    /// Frames that are listed: the tail of the log may be read again in each round.
+    /// Frames that are already listed: the tail of the log may be read again in each round.
     listed: HashSet<RecordAddress>,
     /// Segments that need not be read again.
     done: HashSet<SegmentUse>,
@@ -185,8 +186,8 @@ struct Extent {
 }
 
 impl Scrub<'_> {
-    /// Checks superblocks, and root and lists of the newest checkpoint, in a turn that keeps them
-    /// unchanged.
+    /// Checks superblocks, and root and lists of the newest checkpoint, in a turn that prevents
+    /// changes to them.
     async fn check_roots(&mut self) {
         let drive = self.drive;
         let _turn = drive.turn().await;
@@ -239,7 +240,7 @@ impl Scrub<'_> {
     }
 
     /// Reports damage to root and lists. All of them are in memory, so the checkpoint at the end
-    /// writes them again.
+    /// rewrites them.
     fn rewrite_roots(&mut self, damaged: Vec<Error>) {
         if self.drive.is_read_only() {
             damaged.iter().for_each(|error| self.report.add(error, None));
@@ -248,8 +249,8 @@ impl Scrub<'_> {
         }
     }
 
-    /// Makes the checkpoint at the end write a leaf or a page again, if its content is known: from
-    /// memory, where all pages are, or from parity. Returns whether the content is known.
+    /// Makes the checkpoint at the end rewrite a leaf or a page, if its content is known: from
+    /// memory, which contains all pages, or from parity. Returns whether the content is known.
     async fn repair(&mut self, kind: MetaKind, number: u64, place: MetadataAddress) -> bool {
         let drive = self.drive;
         if drive.is_read_only() || kind == MetaKind::Leaf && drive.load_leaf(number).await.is_err()
@@ -261,7 +262,7 @@ impl Scrub<'_> {
         true
     }
 
-    /// Moves elsewhere the records that the map names in a segment of metadata, because a header in
+    /// Moves the records that the map names in a segment of metadata elsewhere, because a header in
     /// it is damaged. Returns whether all of them could be read.
     async fn repair_segment(&mut self, segment: SegmentId) -> bool {
         let named: Vec<_> = self.drive.core().map().metadata_in(segment).collect();
@@ -269,7 +270,7 @@ impl Scrub<'_> {
         for (kind, number, place) in named {
             is_whole &= self.repair(kind, number, place).await;
         }
-        // Its lists and its root are in the report already.
+        // Its lists and its root are already in the report.
         is_whole
     }
 
@@ -299,8 +300,8 @@ impl Scrub<'_> {
         Ok(self.report)
     }
 
-    /// Returns the segments that a round must read: all segments in use, later the segments that
-    /// data was moved to.
+    /// Returns the segments that a round must read: all segments in use, or in later rounds the
+    /// segments to which data was moved.
     fn segments(&self, round: u32) -> Vec<SegmentUse> {
         let core = self.drive.core();
         let space = core.space();
@@ -314,8 +315,8 @@ impl Scrub<'_> {
         used.filter(wanted).collect()
     }
 
-    /// Checks the roots of snapshots, which stay where they are, and reports the snapshots that are
-    /// known to be damaged.
+    /// Checks the roots of snapshots, which stay in place, and reports the snapshots that are known
+    /// to be damaged.
     async fn check_snapshot_roots(&mut self, superblock: &Superblock) {
         let forwards = self.drive.core().forwards().of_metadata();
         let reader = Reader::of_kept(&*self.drive.medium, superblock, &forwards);
@@ -360,7 +361,7 @@ impl Scrub<'_> {
         let (mut live_bytes, mut is_after_last) = (0, false);
         let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         self.report.segments += 1;
-        // Once the whole segment is dead, the pin should not keep it from being freed.
+        // Once the whole segment is dead, the pin should not prevent it from being freed.
         while self.is_in_use(used) && !drive.core().is_ending() {
             if extent.end.is_some_and(|end| scan.offset() >= end) {
                 break;
@@ -382,12 +383,12 @@ impl Scrub<'_> {
             self.is_of_log = !is_after_last && header.seq <= last;
             is_after_last |= header.seq >= last;
             for found in records(drive.medium.cipher(), &header, body) {
-                // The records that follow are missed below.
+                // The subsequent records are reported as missing below.
                 let Ok(found) = found else { break };
                 live_bytes += self.check_record(&found).await;
             }
             // Damage may be in headers, in dead records, or in the parity itself. Live metadata was
-            // written again above.
+            // rewritten above.
             let is_data = !is_meta && !self.is_beyond_parity;
             if is_data && scan.is_damaged(header.offset).await {
                 let again = SegmentScan::new(&*drive.medium, uuid, &shape, segment, generation);
@@ -415,7 +416,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Waits until all sealed batches are written; returns the part of a segment to read.
+    /// Waits until all sealed batches are written. Returns the part of a segment to read.
     async fn extent(&self, segment: SegmentId) -> Result<Extent> {
         let extent = {
             let core = self.drive.core();
@@ -436,7 +437,7 @@ impl Scrub<'_> {
         Ok(extent)
     }
 
-    /// Checks a record if it is live; returns its live bytes.
+    /// Checks a record if it is live. Returns its live bytes.
     async fn check_record(&mut self, found: &Found<'_>) -> u64 {
         match found.record {
             Record::Data { .. } => self.check_data(found).await,
@@ -453,7 +454,7 @@ impl Scrub<'_> {
         }
         let record_bytes = found.record.record_bytes();
         if drive.load_range(lba, count).await.is_err() {
-            // The leaf is listed as a problem of its own; whether this record is live is unknown.
+            // The leaf is listed as a separate problem; whether this record is live is unknown.
             return u64::from(record_bytes);
         }
         let (segment, offset) = (found.place.segment, found.place.offset);
@@ -467,8 +468,8 @@ impl Scrub<'_> {
             live_bytes <= u64::from(place.charged_bytes()),
             "the blocks of a frame are live once"
         );
-        // Only a snapshot's map says which dead frames the snapshot needs: all in its segments are
-        // checked, except those that a crash left after the last batch.
+        // Only a snapshot's map states which dead frames the snapshot needs: all in its segments
+        // are checked, except those that a crash left after the last batch.
         let may_be_kept = self.is_of_log && drive.core().space().is_retained(segment);
         if live_bytes > 0 || may_be_kept {
             self.report.frames += 1;
@@ -494,8 +495,8 @@ impl Scrub<'_> {
     }
 
     /// Moves the live records in the next batch of a scan elsewhere: a part of the batch is damaged
-    /// on the medium, and while it is, parity can restore no other part. Reports records for which
-    /// there is no room.
+    /// on the medium, and as long as it is, parity can restore no other part. Reports records for
+    /// which there is no space.
     async fn repair_batch(&mut self, mut scan: SegmentScan<'_>) {
         let drive = self.drive;
         let Some((header, body)) = scan.next().await else { return };
@@ -537,7 +538,7 @@ impl Scrub<'_> {
             MetaKind::Page => {
                 u32::try_from(number).is_ok_and(|page| map.is_current_page(page, place))
             }
-            // Read from the root, which is the newest checkpoint's.
+            // The place was read from the root, which is the newest checkpoint's.
             MetaKind::PageList
             | MetaKind::Table
             | MetaKind::Dropped
@@ -583,7 +584,7 @@ impl Scrub<'_> {
         u64::from(record_bytes)
     }
 
-    /// Returns whether more bytes of a full segment are live than were met.
+    /// Returns whether more bytes of a full segment are live than were found.
     async fn is_missed(&mut self, segment: SegmentId, met_bytes: u64) -> bool {
         let drive = self.drive;
         // Records written by a running checkpoint count as live, and nothing names them yet.
@@ -602,8 +603,8 @@ impl Scrub<'_> {
         live_bytes > met_bytes + drive.core().checkpoint_only_bytes(segment)
     }
 
-    /// Reports that live data follows a damaged header, and reads it block by block: whole frames
-    /// can be read anyway.
+    /// Reports live data after a damaged header, and reads it block by block, since whole frames
+    /// can still be read.
     async fn check_missed(&mut self, segment: SegmentId) {
         let drive = self.drive;
         let is_meta = drive.core().space().stream(segment) == Stream::Meta;
@@ -652,10 +653,10 @@ impl Scrub<'_> {
     }
 }
 
-/// Keeps a scrub within its rate.
+/// Limits a scrub to its rate.
 struct Pace {
     rate_bytes: u64,
-    /// When the next read may begin.
+    /// Time at which the next read may begin.
     due_ns: u64,
 }
 
@@ -664,7 +665,7 @@ impl Pace {
     async fn spend(&mut self, drive: &Drive, bytes: u64) {
         let clock = &drive.clock;
         if self.rate_bytes == 0 {
-            // Let other tasks run.
+            // Lets other tasks run.
             return clock.sleep_ns(0).await;
         }
         let cost_ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate_bytes);

@@ -1,5 +1,5 @@
 //! Warnings about space, for display: the share in use and the thresholds that it has reached.
-//! `core::reclaim::full` has the rule, and logs.
+//! `core::reclaim::full` contains the rule, and logs the events.
 
 use super::super::drive::Drive;
 

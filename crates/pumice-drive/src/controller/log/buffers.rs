@@ -1,9 +1,9 @@
-//! Buffers for reading from the medium: of a few sizes, kept for the next read, and bounded.
+//! Buffers for reading from the medium, in a few sizes, retained for the next read, and bounded.
 //!
-//! A read takes the smallest size that it fits into, so that a frame of 32 KiB does not take, and
+//! A read uses the smallest size that it fits into, so that a frame of 32 KiB does not occupy, and
 //! the first time zero, a buffer for the longest coalesced read. Reads wait while the buffers in
-//! flight would exceed [`IN_FLIGHT_BYTES_MAX`]: clients decide how many concurrent reads there are,
-//! and must not decide how much memory a drive takes.
+//! flight would exceed [`IN_FLIGHT_BYTES_MAX`]: clients determine the number of concurrent reads,
+//! and must not determine the memory use of a drive.
 //!
 //! **Progress.** A reader holds at most one buffer, and only for one operation of the medium.
 
@@ -15,8 +15,8 @@ use crate::base::wait::{Line, WaitQueue};
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::media::AnyMedium;
 
-/// Longest media read that adjacent frames are joined into: an amount that one operation of a fast
-/// medium moves in well under a millisecond.
+/// Maximum length of a media read that joins adjacent frames: an amount that one operation of a
+/// fast medium moves in well under a millisecond.
 pub(crate) const COALESCED_BYTES_MAX: usize = 1 << 20;
 
 /// Both sides of a read are widened to the read unit.
@@ -40,7 +40,8 @@ const _: () = assert!(
     "the capacity of a kept buffer implies its size"
 );
 
-/// Bytes of buffers that are kept: more than the reads of a deep queue take.
+/// Maximum number of bytes of unused buffers that are retained: more than the reads of a deep queue
+/// need.
 const KEPT_BYTES_MAX: usize = 12 << 20;
 
 /// Bytes of buffers in flight: twice the concurrent reads of one long host read.
@@ -53,13 +54,13 @@ pub(crate) struct Buffers {
     kept_bytes: Cell<usize>,
     in_flight_bytes: Cell<usize>,
     in_flight_bytes_most: Cell<usize>,
-    /// Reads that wait for room: short reads do not pass a long one again and again.
+    /// Reads that wait for space: short reads do not overtake a long one again and again.
     waiting: Line,
     returned: WaitQueue,
 }
 
-/// Counts a buffer that is in flight until this is dropped, even if the read is cancelled and the
-/// buffer does not come back.
+/// Counts a buffer as in flight until dropped, even if the read is cancelled and the buffer is not
+/// returned.
 pub(crate) struct InFlight<'a> {
     buffers: &'a Buffers,
     bytes: usize,
@@ -74,10 +75,10 @@ impl Drop for InFlight<'_> {
 }
 
 impl Buffers {
-    /// Returns a buffer of `len` bytes with unspecified content, once there is room for it.
+    /// Returns a buffer of `len` bytes with unspecified content, once the bound permits it.
     pub(crate) async fn take(&self, len: usize) -> (AlignedBuffer, InFlight<'_>) {
         let fitting = self.fitting(len);
-        // Only a damaged map asks for more.
+        // Only a damaged map requests more.
         let bytes = fitting.map_or(len, |(bytes, _)| bytes);
         let now = self.waiting.is_empty().then(|| self.enter(bytes)).flatten();
         let in_flight = match now {
@@ -100,12 +101,12 @@ impl Buffers {
         (buffer, in_flight)
     }
 
-    /// Returns the smallest size that holds `len` bytes, and the buffers of it that are kept.
+    /// Returns the smallest size that fits `len` bytes, and the retained buffers of that size.
     fn fitting(&self, len: usize) -> Option<(usize, &RefCell<Vec<AlignedBuffer>>)> {
         SIZES.into_iter().zip(&self.kept).find(|(bytes, _)| len <= *bytes)
     }
 
-    /// Counts a buffer as in flight, if there is room for it, or if it is the only one.
+    /// Counts a buffer as in flight, if the bound permits it, or if it is the only one.
     fn enter(&self, bytes: usize) -> Option<InFlight<'_>> {
         let others = self.in_flight_bytes.get();
         if others > 0 && others + bytes > IN_FLIGHT_BYTES_MAX {
@@ -120,7 +121,7 @@ impl Buffers {
     /// `then` for the bytes in the range.
     ///
     /// # Errors
-    /// The medium's.
+    /// Those of the medium.
     pub(crate) async fn read<R>(
         &self,
         medium: &dyn AnyMedium,
@@ -140,13 +141,13 @@ impl Buffers {
         result
     }
 
-    /// Keeps a buffer for the next [`Buffers::take`].
+    /// Retains a buffer for the next [`Buffers::take`].
     pub(crate) fn put(&self, buffer: AlignedBuffer, in_flight: InFlight<'_>) {
         drop(in_flight);
         self.keep(buffer);
     }
 
-    /// Keeps a buffer that is no longer in flight.
+    /// Retains a buffer that is no longer in flight.
     pub(crate) fn keep(&self, buffer: AlignedBuffer) {
         let bytes = buffer.capacity();
         let kept_bytes = self.kept_bytes.get() + bytes;
@@ -160,7 +161,7 @@ impl Buffers {
         assert!(self.kept_bytes.get() <= KEPT_BYTES_MAX, "no more is kept than the limit");
     }
 
-    /// Releases the memory of the buffers that are kept.
+    /// Releases the memory of the retained buffers.
     pub(crate) fn release(&self) {
         for kept in &self.kept {
             kept.take();
@@ -168,12 +169,12 @@ impl Buffers {
         self.kept_bytes.set(0);
     }
 
-    /// Returns the bytes of memory of all buffers, kept and in flight.
+    /// Returns the bytes of memory of all buffers, retained and in flight.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.kept_bytes.get() + self.in_flight_bytes.get()
     }
 
-    /// Returns the most bytes that were in flight at one time.
+    /// Returns the maximum number of bytes that were in flight at one time.
     #[cfg(test)]
     pub(crate) fn in_flight_bytes_most(&self) -> usize {
         self.in_flight_bytes_most.get()
@@ -182,7 +183,7 @@ impl Buffers {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a buffer is as large as its use, is used again, and all of them are bounded.
+    //! Goal: a buffer is as large as its use, is reused, and all buffers are bounded.
     use std::pin::pin;
     use std::task::{Context, Waker};
 
@@ -224,14 +225,14 @@ mod tests {
             taken.push(buffer);
         }
         assert!((60..=64).contains(&taken.len()), "{} buffers in flight", taken.len());
-        // A cancelled read brings no buffer back, but its room is free again.
+        // A cancelled read returns no buffer, but its share of the bound is free again.
         drop(taken.pop());
         taken.push(take(&buffers, 1 << 20).unwrap());
         for (buffer, in_flight) in taken {
             buffers.put(buffer, in_flight);
         }
         assert!(buffers.memory_bytes() <= KEPT_BYTES_MAX);
-        // A read that waits is not passed by a shorter one.
+        // A shorter read does not overtake a waiting one.
         let mut others: Vec<_> = std::iter::from_fn(|| take(&buffers, 1 << 20)).collect();
         let mut long = pin!(buffers.take(1 << 20));
         let mut context = Context::from_waker(Waker::noop());

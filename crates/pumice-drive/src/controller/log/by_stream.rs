@@ -1,4 +1,4 @@
-//! One value for each stream of the log, found by the stream.
+//! One value for each stream of the log, indexed by the stream.
 
 use std::ops::{Index, IndexMut};
 

@@ -1,4 +1,4 @@
-//! Comparing the copies of a batch on a mirror, and overwriting those that are damaged.
+//! Comparing the copies of a batch on a mirror, and overwriting the damaged copies.
 //!
 //! ```text
 //! each copy: header, record headers, payloads, parity -> the first that is right -> all others
@@ -15,8 +15,8 @@ use crate::crypt::Cipher;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, DriveShape, SegmentHeader};
 use crate::media::{AnyMedium, CopyId};
 
-/// Overwrites copies of a batch that differ from a right one. Returns how many; `None` if no copy
-/// has all of the batch. The caller keeps the segment from being freed.
+/// Overwrites copies of a batch that differ from an intact one. Returns their number; `None` if no
+/// copy contains all of the batch. The caller protects the segment from being freed.
 ///
 /// # Errors
 /// `NoSpace`, `Medium`.
@@ -30,7 +30,7 @@ pub(crate) async fn repair_batch(
     let right = copies.find(|copy| is_right(medium.cipher(), header, copy));
     let Some(mut append) = right else { return Ok(None) };
     if header.parity_pages > 0 {
-        // Nothing else vouches for the parity.
+        // No checksum confirms the parity.
         fill_parity(&mut append, header.parity_pages.into());
     }
     let (from, _) = place_of(header);
@@ -38,9 +38,9 @@ pub(crate) async fn repair_batch(
     Ok(Some(array.repair(header.segment, from, &append).await?))
 }
 
-/// Returns the copies in which a batch is damaged or cannot be read: if one copy has all of it, the
-/// copies that differ; if none has, the copies in which one of these records is not whole. A copy
-/// that is gone meanwhile is not included.
+/// Returns the copies in which a batch is damaged or cannot be read. If one copy is complete, these
+/// are the copies that differ from it; if none is, the copies in which one of these records is
+/// damaged. A copy removed in the meantime is not included.
 pub(crate) async fn damaged_copies(
     medium: &dyn AnyMedium,
     shape: &DriveShape,
@@ -90,13 +90,14 @@ pub(crate) async fn whole_record(
     None
 }
 
-/// Returns where the append of a batch begins in its segment, and its length.
+/// Returns the offset in its segment and the length of the append of a batch.
 fn place_of(header: &BatchHeader) -> (u32, u32) {
     let from = if header.offset == FIRST_BATCH_OFFSET { 0 } else { header.offset };
     (from, header.offset - from + batch_bytes(header))
 }
 
-/// Reads the append of a batch from each copy; `None` for a copy that cannot be read, or is gone.
+/// Reads the append of a batch from each copy. Returns `None` for a copy that cannot be read, or
+/// was removed.
 async fn read_all(
     medium: &dyn AnyMedium,
     shape: &DriveShape,

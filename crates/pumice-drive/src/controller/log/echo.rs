@@ -1,13 +1,13 @@
-//! The echo of a batch without parity: its headers again, in the padding of the batch after it.
+//! The echo of a batch without parity: its headers repeated in the padding of the next batch.
 //!
 //! ```text
 //! | batch header | record | record | batch header, record headers of the one before | zeroes |
 //! ```
 //!
-//! Without its headers it is unknown which blocks a batch holds, and a drive with such damage does
-//! not open. Padding costs nothing; an echo that does not fit into it is left out. Its bytes are
-//! copies of the headers, so each has its checksum, and the batch names the checksum of the batch
-//! header before it: an echo needs no checksum of its own.
+//! Without its headers it is unknown which blocks a batch contains, and a drive with such damage
+//! does not open. Padding costs nothing; an echo that does not fit into it is omitted. Its bytes
+//! are copies of the headers, so each has its checksum, and the batch names the checksum of the
+//! previous batch header: an echo needs no checksum of its own.
 
 use crate::base::units::len_u32;
 use crate::crypt::Cipher;
@@ -43,7 +43,8 @@ impl<'a> Echo<'a> {
     }
 }
 
-/// Returns the header of the batch before a batch with this header and padding, if it is there.
+/// Returns the header of the batch before a batch with this header and padding, if the padding
+/// contains it.
 pub(super) fn echoed(
     header: &BatchHeader,
     padding: &[u8],
@@ -55,8 +56,8 @@ pub(super) fn echoed(
     })
 }
 
-/// Puts the headers that a padding repeats into their batch, whose bytes may be damaged. Returns
-/// whether all of them are there; if not, nothing has changed.
+/// Copies the headers that a padding repeats into their batch, whose bytes may be damaged. Returns
+/// whether the padding contains all of them; if not, nothing has changed.
 pub(super) fn restore(
     header: &BatchHeader,
     padding: &[u8],
@@ -72,7 +73,8 @@ pub(super) fn restore(
     true
 }
 
-/// Returns whether the padding of a batch is as a writer makes it: an echo, or nothing, and zeroes.
+/// Returns whether the padding of a batch has the form that a writer produces: an echo, or nothing,
+/// and zeroes.
 pub(super) fn is_padding_right(header: &BatchHeader, padding: &[u8], cipher: &Cipher) -> bool {
     let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
     if is_zero(padding) {

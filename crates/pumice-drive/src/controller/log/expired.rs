@@ -1,11 +1,12 @@
-//! Uses of segments in which no stream continues: the key that they were begun with is replaced.
+//! Uses of segments in which no stream continues, since the key with which they were begun is
+//! replaced.
 
 use super::{Log, Tail};
 use crate::crypt::Cipher;
 use crate::format::{KeySlot, Stream};
 
 impl Log {
-    /// Ends the continuation of streams in uses of segments with a lower generation: later segments
+    /// Ends the continuation of streams in uses of segments with a lower generation. Later segments
     /// have another key, whose recovery slot their headers repeat.
     pub(crate) fn expire(&mut self, generation: u64, recovery: Option<KeySlot>) {
         assert!(self.expired <= generation, "keys follow one another");

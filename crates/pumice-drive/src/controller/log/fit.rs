@@ -1,19 +1,19 @@
-//! Finding room for a request: in the open batch, in another, in the next segment.
+//! Finding space for a request: in the open batch, in another one, or in the next segment.
 
 use super::packing::OpenBatch;
 use super::{Log, closing_bytes, parity};
 use crate::format::{BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, Stream};
 
-/// How a request for room can be met.
+/// The way in which a request for space can be satisfied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// The open batch has the room.
+    /// The open batch has the space.
     Open,
-    /// A new batch in the same segment has the room.
+    /// A new batch in the same segment has the space.
     NewBatch,
-    /// A new batch in the same segment has room for a part, and the next segment for the rest.
+    /// A new batch in the same segment has space for a part, and the next segment for the rest.
     Parts,
-    /// Only a new segment has the room.
+    /// Only a new segment has the space.
     NewSegment,
 }
 
@@ -25,7 +25,7 @@ impl Log {
         self.fit_parts(stream, bytes, bytes, segments_end)
     }
 
-    /// As [`Log::fit`], for `bytes` that may be divided between two batches, in parts of
+    /// Like [`Log::fit`], for `bytes` that may be divided between two batches, in parts of
     /// `part_bytes` or less.
     #[inline]
     pub(crate) fn fit_parts(

@@ -2,7 +2,7 @@
 //!
 //! A frame never crosses a multiple of the frame size in the LBA space, so that rewriting the same
 //! range kills whole frames, and never crosses a leaf of the L2P. Blocks that consist of one
-//! repeated byte are taken out of the data and become fills.
+//! repeated byte are removed from the data and become fills.
 
 use crate::base::Lba;
 use crate::base::units::{BLOCK_BYTES, len_usize};
@@ -45,7 +45,8 @@ pub fn spans(lba: Lba, bytes: &[u8], frame_blocks: u16) -> Spans<'_> {
 pub struct Spans<'a> {
     lba: u64,
     rest: &'a [u8],
-    /// The byte of the first block of `rest`, if that block is a fill: every block is tested once.
+    /// The byte of the first block of `rest`, if that block is a fill, so that every block is
+    /// tested once.
     fill: Option<u8>,
     frame_blocks: u64,
 }
@@ -101,7 +102,8 @@ mod tests {
     //! Goal: spans cover a write exactly, in order, cut at frame borders and around fills.
     use super::*;
 
-    /// A write of one letter a block: '0' a block of zeroes, 'f' of 0xff, 'd' data.
+    /// Returns a write with one block for each letter: '0' a block of zeroes, 'f' of 0xff, 'd'
+    /// data.
     fn write(letters: &str) -> Vec<u8> {
         let block = |letter| match letter {
             '0' => vec![0; BLOCK_BYTES],

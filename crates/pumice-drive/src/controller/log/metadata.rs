@@ -5,7 +5,7 @@
 //!           damaged: the batch -> parity -> restored record -^
 //! ```
 //!
-//! Bytes from the medium are never trusted: a record that is not the wanted one is `Corrupt`.
+//! Bytes from the medium are never trusted: a record other than the wanted one is `Corrupt`.
 
 use std::cell::RefCell;
 
@@ -47,7 +47,7 @@ impl Wanted {
         Self { place, record_bytes: bytes, kind, number }
     }
 
-    /// Returns the record's address, as a map or a list names it.
+    /// Returns the record's address in the form in which a map or a list names it.
     pub(crate) fn address(&self) -> MetadataAddress {
         let RecordAddress { segment, offset, .. } = self.place;
         MetadataAddress { segment, offset, bytes: self.record_bytes }
@@ -61,7 +61,7 @@ pub(crate) struct Metadata {
     pub(crate) raw: Vec<u8>,
     /// The checksum of the payload as stored.
     pub(crate) payload_checksum: u64,
-    /// Whether it is damaged on the medium, and was restored from parity.
+    /// Whether the record is damaged on the medium, and was restored from parity.
     pub(crate) is_restored: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn read_meta(
     let decode = |record: &[u8]| decode_meta(medium.cipher(), record, decompressor, wanted);
     let decoded = buffers.read(medium, segment, range, decode).await.flatten();
     let Err(error) = decoded else { return decoded };
-    // An unreadable part comes first: the error may pass, and the rest be restored.
+    // An unreadable part has precedence: the error may be temporary, and the rest may be restored.
     let restored = restore_meta(medium, decompressor, segment_bytes, wanted);
     let restored = Box::pin(restored).await?;
     let Some(restored) = restored else { return Err(error) };

@@ -7,25 +7,25 @@
 //!                           durable_seq: all batches up to it survive power loss (the watermark)
 //! ```
 //!
-//! Three streams are appended to, each with an open segment and, at times, an open batch: the
-//! host's writes, the data moved by garbage collection, and metadata. Their batches form one chain,
-//! in the order in which they were sealed.
+//! Three streams are appended to the log, each with an open segment and, at times, an open batch:
+//! the host's writes, the data moved by garbage collection, and metadata. Their batches form one
+//! chain, in the order in which they were sealed.
 //!
-//! Several batches are on their way to the medium at a time and may arrive in any order;
-//! `written_seq` advances only over an unbroken run, and over a batch whose last write ends in the
-//! next batch only together with the next batch. Invariant, asserted at every step:
+//! Several batches are on their way to the medium at a time and may arrive in any order.
+//! `written_seq` advances only over an unbroken run, and advances over a batch whose last write
+//! ends in the next batch only together with the next batch. Invariant, asserted at every step:
 //! `durable <= written <= sealed < next`. A failed append or sync poisons the log permanently: no
 //! later batch may be called durable. An append for which the medium has no space is repeated.
 //!
-//! * `framing`: a write into frames and fills. `fit`: finding room for a request.
+//! * `framing`: a write into frames and fills. `fit`: finding space for a request.
 //! * `packing`: records into the buffer of an open batch.
-//! * `records`: records out of a batch that was read; `payload`: the content of frames.
+//! * `records`: records from a batch that was read; `payload`: the content of frames.
 //! * `window`, `segment_scan`, `walk`: reading a segment, its batches, the whole log.
 //! * `parity`: restoring a damaged batch. `copies`: the copies of a batch on a mirror.
 //! * `watermark`: the position up to which everything is durable.
 //! * `metadata`, `buffers`: reading one metadata record, and buffers for reads.
 //!
-//! [`Log`] is a part of the core: it does no I/O, awaits nothing and wakes no one.
+//! [`Log`] is a part of the core: it does no I/O, awaits nothing and wakes no task.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -70,11 +70,11 @@ use crate::format::{
     Stream,
 };
 
-/// Batch buffers of a drive: one open in each stream, the rest on their way to the medium. Eight
-/// of 1 MiB keep a medium of 2 GB/s busy for 4 ms, longer than any stall of this thread.
+/// Batch buffers of a drive: one open in each stream, the rest on their way to the medium. Eight of
+/// 1 MiB keep a medium of 2 GB/s busy for 4 ms, longer than any stall of this thread.
 pub(crate) const BUFFER_COUNT: usize = 10;
 
-/// Batches on their way to the medium at the same time.
+/// Maximum number of batches on their way to the medium at the same time.
 pub(crate) const WRITERS: usize = 4;
 
 /// Returns the bytes at the end of every segment of a stream that are reserved for the batch that
@@ -98,22 +98,23 @@ const _: () = assert!(
 );
 
 /// Exclusive upper bound of the sequence numbers accepted from a medium: half of the numbers that a
-/// record's sources can name. A drive that continues there never reaches the other half.
+/// record's sources can name. A drive that continues from a smaller number never exhausts the other
+/// half.
 const SEQ_END: u64 = 1 << 55;
 
-/// Returns the bytes of a batch whose header was decoded, which holds it to a maximum.
+/// Returns the bytes of a batch whose header was decoded, which enforces a maximum.
 pub(crate) fn batch_bytes(header: &BatchHeader) -> u32 {
     u32::try_from(header.batch_bytes()).expect("a decoded batch has at most 4 MiB")
 }
 
-/// The segment that a stream is appended to, and the next free byte in it.
+/// The segment to which a stream is appended, and the next free byte in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     /// The segment.
     pub(crate) segment: SegmentId,
     /// Its generation.
     pub(crate) generation: u64,
-    /// Where the next batch begins; 0 before the segment header is written.
+    /// Offset at which the next batch begins; 0 before the segment header is written.
     pub(crate) used: u32,
 }
 
@@ -124,9 +125,9 @@ pub(crate) struct SealedBatch {
     pub(crate) segment: SegmentId,
     /// Its sequence number.
     pub(crate) seq: SeqNo,
-    /// Bytes it will take on the medium, a segment header included.
+    /// Bytes that it will occupy on the medium, including a segment header.
     pub(crate) media_bytes: u64,
-    /// Of them, the bytes that are not records: headers, padding, parity.
+    /// The part of these bytes that is not records: headers, padding, parity.
     pub(crate) overhead_bytes: u32,
 }
 
@@ -142,7 +143,7 @@ pub(crate) struct BatchToWrite {
     pub(crate) is_durable: bool,
 }
 
-/// Lifetime byte counters, as batch headers carry them.
+/// Lifetime byte counters, as stored in batch headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Bytes the host wrote.
@@ -164,7 +165,7 @@ pub(crate) struct ChainEnd {
     pub(crate) checksum: u64,
 }
 
-/// Where the log ends when a drive is opened.
+/// The end of the log when a drive is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct LogEnd {
     /// The last batch; 0 in an empty log.
@@ -187,11 +188,11 @@ struct Sealed {
     place: BatchPlace,
     buffer: Arc<AlignedBuffer>,
     progress: Progress,
-    /// Whether it was handed out to be appended durably.
+    /// Whether the batch was passed to a writer to be appended durably.
     is_durable: bool,
-    /// Whether the medium had no space for it.
+    /// Whether the medium had no space for the batch.
     is_repeated: bool,
-    /// Whether it counts only together with the next one.
+    /// Whether the batch counts only together with the next one.
     needs_next: bool,
 }
 
@@ -201,17 +202,17 @@ pub(crate) struct Log {
     tails: ByStream<Option<Tail>>,
     /// Sealed batches that are not all written, in the order of the chain.
     sealed: VecDeque<Sealed>,
-    /// Buffers that are free, and how many more there may be.
+    /// Free buffers, and the number of further buffers that may be allocated.
     free: Vec<Arc<AlignedBuffer>>,
     unmade: usize,
-    /// Batch buffers: free ones, made or not, and those of open and sealed batches.
+    /// Batch buffers: free ones, allocated or not, and those of open and sealed batches.
     buffers: usize,
     chain: ChainEnd,
     /// The headers of the last batch, which the next one repeats.
     echo: Vec<u8>,
     written: ChainEnd,
     watermark: Watermark,
-    /// Batches of the host that were sealed, and the last of them.
+    /// Number of sealed batches of the host, and the last of them.
     host_batches: u64,
     host_seq: SeqNo,
     /// Whether a flush waits until the host's open batch is sealed.
@@ -235,7 +236,7 @@ pub(crate) struct Log {
     lacks_space: Option<SeqNo>,
     /// Whether the medium had no space for a superblock, until it is written.
     superblock_lacks_space: bool,
-    /// Syncs of the medium that were requested, begun and successfully completed; each has a
+    /// Syncs of the medium that were requested, begun and successfully completed. Each has a
     /// number, from 1.
     syncs_requested: u64,
     syncs_begun: u64,
@@ -246,7 +247,8 @@ pub(crate) struct Log {
 impl Log {
     /// Creates the log of the drive `uuid`, opened for the `epoch`-th time, that continues at
     /// `end`; everything up to `end` must be durable. It has `buffers` batch buffers:
-    /// [`BUFFER_COUNT`], or none if nothing will be written. Its medium has durable appends or not.
+    /// [`BUFFER_COUNT`], or none if nothing will be written. The last argument states whether the
+    /// medium has durable appends.
     pub(crate) fn new(
         end: LogEnd,
         shape: DriveShape,
@@ -308,13 +310,13 @@ impl Log {
         self.free.len() + self.unmade
     }
 
-    /// Releases the memory of free buffers; they are made again when they are needed.
+    /// Releases the memory of free buffers; they are allocated again when needed.
     pub(crate) fn release_buffers(&mut self) {
         self.unmade += self.free.len();
         self.free.clear();
     }
 
-    /// Returns the bytes of memory of the buffers that were made.
+    /// Returns the bytes of memory of the allocated buffers.
     pub(crate) fn memory_bytes(&self) -> usize {
         (self.buffers - self.unmade) * batch_buffer_bytes()
     }
@@ -350,7 +352,7 @@ impl Log {
         self.tails[stream]
     }
 
-    /// Returns the bytes of a stream's segment that are taken, including those of the open batch.
+    /// Returns the used bytes of a stream's segment, including those of the open batch.
     pub(crate) fn filled(&self, stream: Stream) -> Option<u32> {
         let tail = self.tail(stream)?;
         let filled = self.open(stream).map_or(tail.used, OpenBatch::end);
@@ -358,7 +360,7 @@ impl Log {
         Some(filled)
     }
 
-    /// Sets the shape that segment headers state from now on.
+    /// Sets the shape that subsequent segment headers state.
     pub(crate) fn set_shape(&mut self, shape: DriveShape) {
         assert_eq!(shape.segment_bytes, self.shape.segment_bytes, "segments never change size");
         assert_eq!(shape.frame_blocks, self.shape.frame_blocks, "frames never change size");
@@ -366,7 +368,7 @@ impl Log {
         self.shape = shape;
     }
 
-    /// Returns the opening of the drive that batches are written in.
+    /// Returns the number of this opening of the drive, which batches record.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
@@ -382,7 +384,7 @@ impl Log {
     /// Begins the batch that closes a stream's segment, in the bytes reserved for it.
     ///
     /// # Panics
-    /// As [`Log::begin_batch`].
+    /// As for [`Log::begin_batch`].
     pub(crate) fn begin_closing_batch(&mut self, stream: Stream) {
         self.begin(stream, self.shape.segment_bytes);
     }
@@ -409,7 +411,7 @@ impl Log {
         self.open[stream].as_mut().expect("a batch is open before records are added")
     }
 
-    /// Seals a stream's open batch for the writers; a batch without a record is discarded: the
+    /// Seals a stream's open batch for the writers. A batch without a record is discarded: the
     /// request that began it was cancelled. `totals` are the drive's counters without the batch's
     /// own media bytes. Afterwards no batch is open in the stream.
     pub(crate) fn seal(&mut self, stream: Stream, totals: Totals) -> Option<SealedBatch> {
@@ -422,10 +424,10 @@ impl Log {
         Some(self.seal_batch(stream, open, totals))
     }
 
-    /// Seals a stream's open batch, which holds no record: it vouches for the batches before it.
+    /// Seals a stream's open batch without records, which confirms the previous batches.
     ///
     /// # Panics
-    /// If no batch is open, or it holds records.
+    /// If no batch is open, or it contains records.
     pub(crate) fn seal_empty(&mut self, stream: Stream, totals: Totals) -> SealedBatch {
         let open = self.open[stream].take().expect("a batch that only vouches was begun");
         assert!(open.is_empty(), "a batch that only vouches holds records");
@@ -499,7 +501,7 @@ impl Log {
         self.open_batch(carrier).push_open(record);
     }
 
-    /// Returns the next batch for a writer, which is in flight from now on.
+    /// Returns the next batch for a writer and marks it as in flight.
     pub(crate) fn next_to_write(&mut self) -> Option<BatchToWrite> {
         let mut waiting = self.sealed.iter_mut();
         let sealed = waiting.find(|sealed| sealed.progress == Progress::Waiting)?;
@@ -510,8 +512,9 @@ impl Log {
         Some(BatchToWrite { seq: end.seq, place, bytes: buffer.clone(), is_durable })
     }
 
-    /// Notes that batch `seq` is on the medium, durable if requested; its buffer is free once all
-    /// before it are written too, or one of the `spare` buffers if the medium has kept it.
+    /// Records that batch `seq` is on the medium, durable if requested. Its buffer is free once all
+    /// previous batches are also written; if the medium has retained the buffer, one of the `spare`
+    /// buffers replaces it.
     ///
     /// # Panics
     /// If the batch is not in flight.
@@ -534,8 +537,8 @@ impl Log {
         self.check_invariants();
     }
 
-    /// Returns how many of the oldest sealed batches are written and count only together: one, or
-    /// two where a write ends in the second.
+    /// Returns the number of oldest sealed batches that are written and count only together: one,
+    /// or two if a write ends in the second.
     fn written_together(&self) -> Option<usize> {
         let count = 1 + self.sealed.iter().position(|sealed| !sealed.needs_next)?;
         let mut first = self.sealed.iter().take(count);
@@ -557,7 +560,7 @@ impl Log {
         }
     }
 
-    /// Notes that the medium had no space for batch `seq`: it waits to be written again.
+    /// Records that the medium had no space for batch `seq`, which waits to be written again.
     ///
     /// # Panics
     /// If the batch is not in flight.
@@ -570,7 +573,7 @@ impl Log {
         self.lacks_space = self.lacks_space.max(Some(seq));
     }
 
-    /// Notes whether a superblock waits because the medium had no space for it.
+    /// Records whether a superblock waits because the medium had no space for it.
     pub(crate) fn set_superblock_lacks_space(&mut self, lacks_space: bool) {
         self.superblock_lacks_space = lacks_space;
     }
@@ -615,7 +618,7 @@ impl Log {
         self.chain
     }
 
-    /// Returns the last batch that is on the medium together with all before it.
+    /// Returns the last batch that is on the medium together with all previous ones.
     pub(crate) fn written_seq(&self) -> SeqNo {
         self.written.seq
     }
@@ -642,7 +645,8 @@ impl Log {
     }
 
     /// Makes a flush wait for the host's open batch: the batch is sealed as soon as a writer can
-    /// take it, or another stream seals one. Until then it collects the records of other requests.
+    /// take it, or when another stream seals a batch. Until then it collects the records of other
+    /// requests.
     pub(crate) fn collect_for_flush(&mut self) {
         assert!(self.has_open_records(Stream::Host), "an empty batch is not waited for");
         self.is_collecting = true;
@@ -653,13 +657,13 @@ impl Log {
         self.is_collecting
     }
 
-    /// Returns how many batches of the host were sealed since the opening.
+    /// Returns the number of batches of the host sealed since the opening.
     pub(crate) fn host_batches(&self) -> u64 {
         self.host_batches
     }
 
-    /// Returns the last sealed batch of the host, and notes that a flush waits for it. Batches that
-    /// other streams sealed after it hold no acknowledged data.
+    /// Returns the last sealed batch of the host, and records that a flush waits for it. Batches
+    /// that other streams sealed after it contain no acknowledged data.
     pub(crate) fn want_host_batches(&mut self) -> SeqNo {
         self.watermark.want(self.host_seq);
         self.host_seq
@@ -672,17 +676,18 @@ impl Log {
         is_left && self.watermark.wants_more_than(self.confirmed)
     }
 
-    /// Returns whether batch `seq` is written, and only a sync that has not begun makes it durable.
+    /// Returns whether batch `seq` is written, and only a sync that has not begun will make it
+    /// durable.
     pub(crate) fn needs_sync(&self, seq: SeqNo) -> bool {
         self.written.seq >= seq && self.watermark.needs_sync()
     }
 
-    /// Returns whether a stream's open batch holds records.
+    /// Returns whether a stream's open batch contains records.
     pub(crate) fn has_open_records(&self, stream: Stream) -> bool {
         self.open(stream).is_some_and(|open| !open.is_empty())
     }
 
-    /// Requests a sync that has not begun yet; returns its number.
+    /// Requests a sync that has not begun yet. Returns its number.
     pub(crate) fn request_sync(&mut self) -> u64 {
         self.syncs_requested = self.syncs_begun + 1;
         assert!(self.syncs_requested > self.syncs_ended, "a sync that is requested has not ended");
@@ -701,8 +706,8 @@ impl Log {
         true
     }
 
-    /// Notes that the sync that was begun last, when everything up to `end` was written, has
-    /// succeeded.
+    /// Records that the most recently begun sync has succeeded. Everything up to `end` was written
+    /// when it began.
     ///
     /// # Panics
     /// If the batches up to `end` are not written.
@@ -717,19 +722,19 @@ impl Log {
         self.check_invariants();
     }
 
-    /// Returns whether a sync was begun that has not succeeded.
+    /// Returns whether a sync has begun and has not succeeded.
     pub(crate) fn is_syncing(&self) -> bool {
         self.syncs_begun > self.syncs_ended
     }
 
-    /// Returns whether the sync with a number has succeeded.
+    /// Returns whether the sync with a given number has succeeded.
     pub(crate) fn has_synced(&self, number: u64) -> bool {
         assert!(number <= self.syncs_requested, "a sync that is waited for was requested");
         // A sync that ends after a failure of the medium proves nothing.
         self.syncs_ended >= number && !self.watermark.has_failed()
     }
 
-    /// Ends the log: nothing can become durable any more. The first reason is kept.
+    /// Ends the log: nothing can become durable any more. Only the first reason is stored.
     pub(crate) fn poison(&mut self, error: &Error) {
         self.poison.get_or_insert_with(|| error.chain());
         self.watermark.fail();

@@ -5,11 +5,12 @@
 //!         '--- base in the segment
 //! ```
 //!
-//! The codec writes straight into the buffer; the slack after the limit is room for a codec's
-//! worst case and never reaches the medium. Does no I/O and knows no order of batches.
+//! The codec writes directly into the buffer; the slack after the limit is space for a codec's
+//! worst case and never reaches the medium. This module does no I/O and does not depend on the
+//! order of batches.
 //!
 //! Frames are packed byte by byte. Metadata records are padded to 16 bytes, and since their stream
-//! holds nothing else (except the record that closes a segment), all of them begin at such a
+//! contains nothing else (except the record that closes a segment), all of them begin at such a
 //! multiple.
 
 use std::sync::Arc;
@@ -35,8 +36,9 @@ use super::payload::encode_sealed;
 pub const ATOMIC_WRITE_BYTES: usize = 1 << 20;
 
 /// Bytes of a batch buffer that may reach the medium. Larger batches save media operations, but
-/// past 1 MiB of payload no medium here gets faster; it must hold an atomic write (1 MiB) with a
-/// record header for each block, a batch header, a segment header and a page of parity.
+/// beyond 1 MiB of payload no medium here becomes faster. The limit must accommodate an atomic
+/// write (1 MiB) with a record header for each block, a batch header, a segment header and a page
+/// of parity.
 pub(crate) const BATCH_LIMIT: usize = (1 << 20) + (64 << 10);
 const _: () = assert!(
     BATCH_LIMIT
@@ -49,8 +51,8 @@ const _: () = assert!(
 );
 const _: () = assert!(BATCH_LIMIT <= BATCH_BYTES_MAX, "every reader can hold a batch");
 
-/// Bytes of records for which any empty batch of data has room besides its parity, also the first
-/// batch of a segment.
+/// Bytes of records for which any empty batch of data has space in addition to its parity,
+/// including the first batch of a segment.
 pub(crate) const RECORDS_BYTES_MAX: usize =
     BATCH_LIMIT - SEGMENT_HEADER_BYTES - BATCH_HEADER_BYTES - BATCH_ALIGNMENT;
 
@@ -76,7 +78,7 @@ pub(crate) struct OpenBatch {
     records_checksum: u32,
     /// See [`BatchHeader::needs_next`].
     needs_next: bool,
-    /// Its headers, for its [echo](super::echo); headers too long for any padding are not kept.
+    /// Its headers, for its [echo](super::echo); headers too long for any padding are not stored.
     headers: Vec<u8>,
     stream: Stream,
     cipher: Cipher,
@@ -99,20 +101,20 @@ pub(crate) struct MovedFrame<'a> {
     pub(crate) lba: Lba,
     /// Number of blocks.
     pub(crate) blocks: u8,
-    /// How the payload is encoded.
+    /// Encoding of the payload.
     pub(crate) encoding: u8,
     /// The stored payload.
     pub(crate) payload: &'a [u8],
-    /// Its checksum, which a damaged payload keeps, so that it stays damaged.
+    /// Its checksum. A damaged payload retains it, and thus stays damaged.
     pub(crate) payload_checksum: u64,
-    /// The frames that its blocks were copied from, in order.
+    /// The frames from which its blocks were copied, in order.
     pub(crate) sources: &'a [Source],
-    /// A generation with the key by which the payload is sealed.
+    /// A generation with the key that seals the payload.
     pub(crate) generation: u64,
 }
 
 impl MovedFrame<'_> {
-    /// Returns the bytes that the frame takes in a batch.
+    /// Returns the bytes that the frame occupies in a batch.
     pub(crate) fn record_bytes(&self) -> usize {
         RECORD_HEADER_BYTES + self.sources.len() * SOURCE_BYTES + self.payload.len()
     }
@@ -129,34 +131,34 @@ pub(crate) fn batch_buffer_bytes() -> usize {
     (BATCH_LIMIT + slack).next_multiple_of(BATCH_ALIGNMENT)
 }
 
-/// Returns the most bytes that a metadata record with `raw_bytes` before encoding, and
-/// `seal_bytes` for its seal, can take in a batch.
+/// Returns the maximum number of bytes that a metadata record with `raw_bytes` before encoding, and
+/// `seal_bytes` for its seal, can occupy in a batch.
 pub(crate) fn meta_bytes_max(raw_bytes: usize, seal_bytes: usize) -> usize {
     let bytes = RECORD_HEADER_BYTES + seal_bytes + META_PREFIX_BYTES + raw_bytes;
     bytes.next_multiple_of(META_ALIGNMENT as usize)
 }
 
-/// Returns the most bytes that moving `blocks` blocks can take in a batch: each stored as it is, in
-/// a frame of its own with `seal_bytes` for its seal.
+/// Returns the maximum number of bytes that moving `blocks` blocks can occupy in a batch: each
+/// stored as it is, in a separate frame with `seal_bytes` for its seal.
 pub(crate) fn moved_bytes_max(blocks: usize, seal_bytes: usize) -> usize {
     blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES + seal_bytes + BLOCK_BYTES)
 }
 
-/// Returns the most bytes that one frame of `blocks` blocks can take in a batch, with `seal_bytes`
-/// for its seal.
+/// Returns the maximum number of bytes that one frame of `blocks` blocks can occupy in a batch,
+/// with `seal_bytes` for its seal.
 pub(crate) fn frame_bytes_max(blocks: usize, seal_bytes: usize) -> usize {
     RECORD_HEADER_BYTES + seal_bytes + blocks * BLOCK_BYTES
 }
 
-/// Returns the most bytes that writing `blocks` blocks can take in a batch, with `seal_bytes` for
-/// the seal of each frame.
+/// Returns the maximum number of bytes that writing `blocks` blocks can occupy in a batch, with
+/// `seal_bytes` for the seal of each frame.
 pub(crate) fn worst_case_bytes(blocks: usize, seal_bytes: usize) -> usize {
     blocks * (BLOCK_BYTES + RECORD_HEADER_BYTES + seal_bytes)
 }
 
 impl OpenBatch {
     /// Begins a batch of a stream at `place` in a buffer without other owners, up to `segment_end`;
-    /// the first batch of a segment leaves room for the segment header.
+    /// the first batch of a segment leaves space for the segment header.
     pub(crate) fn begin(
         mut buffer: Arc<AlignedBuffer>,
         place: BatchPlace,
@@ -187,7 +189,7 @@ impl OpenBatch {
         }
     }
 
-    /// Returns the offset at which the batch begins, if it lies in `segment`.
+    /// Returns the offset at which the batch begins, if it is in `segment`.
     pub(super) fn begin_in(&self, segment: SegmentId) -> Option<u32> {
         (self.place.segment == segment).then_some(self.place.base)
     }
@@ -197,7 +199,7 @@ impl OpenBatch {
         self.limit.checked_sub(self.used).expect("a batch is filled up to its limit")
     }
 
-    /// Notes that its last write ends in the next batch; see [`BatchHeader::needs_next`].
+    /// Records that its last write ends in the next batch; see [`BatchHeader::needs_next`].
     pub(crate) fn set_needs_next(&mut self) {
         self.needs_next = true;
     }
@@ -212,7 +214,7 @@ impl OpenBatch {
         self.used - self.header_at - BATCH_HEADER_BYTES
     }
 
-    /// Returns whether it holds no record yet.
+    /// Returns whether it contains no record yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.record_count == 0
     }
@@ -233,14 +235,14 @@ impl OpenBatch {
         self.used.next_multiple_of(BATCH_ALIGNMENT)
     }
 
-    /// Returns the pages of parity if the batch were sealed now.
+    /// Returns the number of parity pages that the batch would have if it were sealed now.
     fn parity_pages(&self) -> usize {
         parity_pages(self.stream, self.padded_bytes() / BATCH_ALIGNMENT)
     }
 
-    /// Appends a frame of `blocks` blocks, whose payload `encode` writes at the start of the bytes
-    /// passed to it: it compresses there directly, or copies a payload that another thread has
-    /// compressed. It returns the encoding and the length. The caller has made sure of the room.
+    /// Appends a frame of `blocks` blocks. `encode` writes the payload at the start of the bytes
+    /// passed to it, by compressing there directly or by copying a payload that another thread has
+    /// compressed, and returns the encoding and the length. The caller has checked the space.
     #[inline]
     pub(crate) fn push_frame(
         &mut self,
@@ -276,7 +278,7 @@ impl OpenBatch {
         }
     }
 
-    /// Copies a moved frame into the batch as it is. The caller has made sure of the room.
+    /// Copies a moved frame into the batch as it is. The caller has checked the space.
     pub(crate) fn push_moved(&mut self, frame: &MovedFrame<'_>) -> FramePlace {
         assert!(!frame.sources.is_empty(), "a moved frame names its sources");
         let place = self.record_address();
@@ -314,7 +316,7 @@ impl OpenBatch {
         self.advance(record.header_bytes(), record.record_bytes() as usize);
     }
 
-    /// Adds the record that names a stream's next segment. It may lie beyond the limit, in the
+    /// Adds the record that names a stream's next segment. It may extend beyond the limit, into the
     /// bytes that every segment reserves for it.
     pub(crate) fn push_open(&mut self, record: &Record) {
         assert!(matches!(record, Record::Open { .. }), "only this record has bytes reserved");
@@ -322,7 +324,7 @@ impl OpenBatch {
         self.push_range(record);
     }
 
-    /// Encodes a metadata payload into the batch. The caller has made sure of the room
+    /// Encodes a metadata payload into the batch. The caller has checked the space
     /// ([`meta_bytes_max`]).
     pub(crate) fn push_meta(
         &mut self,
@@ -380,11 +382,11 @@ impl OpenBatch {
         self.buffer.get((address.offset - self.place.base) as usize..self.used)
     }
 
-    /// Ends the batch: pads it, completes `header` with the values that only the batch knows, puts
-    /// the segment header before the first batch of a segment, and returns the batch's place, the
-    /// bytes to append there, and the checksum of the batch header. Puts `echo`, left by the batch
-    /// before it, into the padding if it fits, and leaves its own. A batch without records only
-    /// vouches.
+    /// Ends the batch: pads it, completes `header` with the values that only the batch knows, and
+    /// puts the segment header before the first batch of a segment. Returns the batch's place, the
+    /// bytes to append there, and the checksum of the batch header. Puts `echo`, left by the
+    /// previous batch, into the padding if it fits, and replaces it by its own headers. A batch
+    /// without records only confirms earlier ones.
     pub(crate) fn seal(
         mut self,
         header: BatchHeader,
@@ -451,7 +453,7 @@ impl OpenBatch {
         (rest.expect("a batch is filled up to its limit, which lies in the buffer"), &self.cipher)
     }
 
-    /// Accounts for the record of `bytes` bytes that was just written, of which `header_bytes` are
+    /// Accounts for the most recently written record of `bytes` bytes, of which `header_bytes` are
     /// its header and sources.
     fn advance(&mut self, header_bytes: u32, bytes: usize) {
         assert!(bytes >= RECORD_HEADER_BYTES, "a record has a header");

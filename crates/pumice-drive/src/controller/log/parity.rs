@@ -7,15 +7,15 @@
 //! ```
 //!
 //! Parity page `g` is the XOR of all pages `i` of the append with `i = g (mod p)`, so it restores
-//! any run of up to `p` pages: damage to several pages is most likely to hit neighbours. Parity
-//! covers the headers too, without which neither the log nor a segment could be followed. No
+//! any run of up to `p` pages: damage to several pages is most likely to affect neighbours. Parity
+//! also covers the headers, without which neither the log nor a segment could be followed. No
 //! checksum covers parity: restored pages are verified by their own checksums.
 //!
 //! **Cost.** A full batch of metadata has four such pages, 1.5 %: less than the share that makes a
-//! segment worth collecting. Parity after each record would take 4 KiB for each leaf, which
-//! compresses to about that size, and could not restore the headers. A batch of data has one page
-//! from 16 pages on, 0.4 to 6 %; a shorter one has none, since a page for each small flush would be
-//! expensive.
+//! segment worth collecting. Parity after each record would need 4 KiB for each leaf, which
+//! compresses to about that size, and could not restore the headers. A batch of data with 16 pages
+//! or more has one such page, 0.4 to 6 %; a shorter one has none, since a page for each small flush
+//! would be expensive.
 
 use std::ops::Range;
 
@@ -35,11 +35,11 @@ const PAGE: usize = BATCH_ALIGNMENT;
 /// Bytes per read when searching for the header of a batch.
 const SEARCH_BYTES: u32 = 64 << 10;
 
-/// Pages from which on an append of data has parity: one more page is 6 % there.
+/// Minimum number of pages of a data append with parity: one more page costs 6 % there.
 const DATA_PAGES_MIN: usize = 16;
 
-/// Returns the number of parity pages of an append with this many other pages. They grow slowly:
-/// the record that closes a segment may add a page to both.
+/// Returns the number of parity pages of an append with this many other pages. The number grows
+/// slowly: the record that closes a segment may add a page to both.
 pub(super) fn parity_pages(stream: Stream, pages: usize) -> usize {
     let parity = match (stream, pages) {
         (Stream::Host | Stream::Moved, pages) => usize::from(pages >= DATA_PAGES_MIN),
@@ -52,8 +52,9 @@ pub(super) fn parity_pages(stream: Stream, pages: usize) -> usize {
     parity
 }
 
-/// Returns the bytes of an append of up to `room` bytes that remain besides its parity. The record
-/// that closes a segment fits into the bytes reserved for it, even if parity begins or grows there.
+/// Returns the bytes, of the `room` for an append, that remain in addition to its parity. The
+/// record that closes a segment fits into the bytes reserved for it, even if parity begins or grows
+/// there.
 pub(super) fn room_beside_parity(stream: Stream, room: usize) -> usize {
     let room_pages = room / PAGE;
     let closing_pages = closing_bytes(stream) as usize / PAGE;
@@ -117,11 +118,11 @@ fn damaged_groups<'a>(
 
 /// One append to a segment that was read, with its parity.
 pub(crate) struct Append {
-    /// Where it begins in its segment.
+    /// Offset in its segment at which it begins.
     from: u32,
-    /// Where its batch begins.
+    /// Offset at which its batch begins.
     batch: u32,
-    /// Pages of parity.
+    /// Number of parity pages.
     parity: usize,
     bytes: Vec<u8>,
     /// The pages that were restored.
@@ -129,9 +130,9 @@ pub(crate) struct Append {
 }
 
 impl Append {
-    /// Reads the append whose batch begins at `batch` of a segment, in a generation of it or, if
-    /// that is unknown, in any, and restores its header if necessary. Returns `None` if there is no
-    /// append, or none with parity.
+    /// Reads the append whose batch begins at `batch` of a segment, in a given generation of the
+    /// segment or, if that is unknown, in any, and restores its header if necessary. Returns `None`
+    /// if there is no append, or none with parity.
     pub(crate) async fn read(
         window: &mut Window<'_>,
         segment: SegmentId,
@@ -157,7 +158,7 @@ impl Append {
         let head = window.read(segment, batch, UNIT).await;
         let header = match decode_header(head, cipher) {
             Some(header) if belongs(&header) => header,
-            // A batch that is whole, and has no parity, was not damaged.
+            // An intact batch without parity was not damaged.
             Some(header) if is_here(&header) => return None,
             _ => {
                 let bytes = window.read(segment, from, longest).await;
@@ -181,7 +182,7 @@ impl Append {
         self.bytes.get(at..)?.get(..len as usize)
     }
 
-    /// Returns where it begins in its segment, and all bytes.
+    /// Returns the offset in its segment at which it begins, and all its bytes.
     pub(crate) fn all(&self) -> (u32, &[u8]) {
         (self.from, &self.bytes)
     }
@@ -208,8 +209,9 @@ impl Append {
         self.bytes.get(..(self.batch - self.from) as usize).unwrap_or_default()
     }
 
-    /// Restores a run of pages such that `is_right`; the run lies in the pages that `wanted`, bytes
-    /// of the segment, touches. Returns whether that was possible; if not, nothing has changed.
+    /// Restores a run of pages so that `is_right` accepts them; the run is within the pages that
+    /// overlap `wanted`, a range of bytes in the segment. Returns whether that was possible; if
+    /// not, nothing has changed.
     pub(crate) fn restore(
         &mut self,
         wanted: Range<u32>,
@@ -241,7 +243,7 @@ impl Append {
         false
     }
 
-    /// Adds to each page of a run the difference of its group. A second time undoes it.
+    /// Adds to each page of a run the difference of its group. A second call reverts the first.
     fn apply(&mut self, run: Range<usize>, groups: &[Option<Vec<u8>>]) {
         for page in run {
             if let Some(Some(sum)) = groups.get(page % self.parity) {
@@ -256,7 +258,8 @@ fn decode_header(bytes: &[u8], cipher: &Cipher) -> Option<BatchHeader> {
 }
 
 /// Returns the header of an append whose header is page `at`, restored from its parity. Only the
-/// header says how long the append is: the length is the one with which the header comes out right.
+/// header states the length of the append: the correct length is the one that yields an intact
+/// header.
 fn restored_header(
     bytes: &[u8],
     at: usize,
@@ -291,9 +294,9 @@ fn restored_header(
 }
 
 /// Returns the start of the batch to which a record at `place` belongs, or would belong if the
-/// batch's header were whole: the end of the batch before it. Searches backwards in small steps:
-/// most batches are short, and reading next to a bad sector is slow. Also returns why it may have
-/// missed a header.
+/// batch's header were intact: the end of the previous batch. Searches backwards in small steps:
+/// most batches are short, and reading next to a bad sector is slow. Also returns the reason why
+/// the search may have missed a header.
 pub(crate) async fn batch_of(
     window: &mut Window<'_>,
     place: RecordAddress,
@@ -326,7 +329,7 @@ pub(crate) async fn batch_of(
 }
 
 /// Restores a record from another copy or the parity of its batch, or reads it again; `is_right`
-/// says whether bytes are the wanted ones. Returns whether that was possible.
+/// returns whether bytes are the wanted ones. Returns whether that was possible.
 ///
 /// # Errors
 /// `Medium` if it was not possible, and a part of the batch cannot be read.
@@ -343,7 +346,7 @@ pub(crate) async fn restore_record(
         return Ok(true);
     }
     let mut window = Window::new(medium, segment_bytes);
-    // The data after the range is of no use.
+    // The data after the range is not needed.
     window.read_again(Some(usize::MAX));
     let (batch, before) = batch_of(&mut window, place).await;
     let generation = Some(place.generation);
@@ -361,8 +364,8 @@ pub(crate) async fn restore_record(
     }
 }
 
-/// Reads a range of a segment from each copy, if the medium has several, until `is_right` accepts
-/// the bytes. Returns whether it did.
+/// Reads a range of the segment from each copy, if the medium has several, until `is_right` accepts
+/// the bytes. Returns whether it accepted any.
 async fn read_copies(
     medium: &dyn AnyMedium,
     segment: SegmentId,

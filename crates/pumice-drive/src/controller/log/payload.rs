@@ -1,4 +1,4 @@
-//! The payload of a frame as it is stored: sealed on an encrypted drive, and encoded.
+//! The stored payload of a frame: encoded, and sealed on an encrypted drive.
 
 use crate::base::units::buffer_bytes;
 use crate::base::{Error, ErrorKind, Result};
@@ -6,22 +6,22 @@ use crate::codec::{Decompressor, Encoding};
 use crate::crypt::{Binding, Cipher, NONCE_BYTES, SEAL_BYTES};
 use crate::format::{Record, SEALED};
 
-/// A stored payload, and how to read it.
+/// A stored payload, and the information needed to read it.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'a> {
     /// How the blocks are encoded.
     pub(crate) encoding: Encoding,
-    /// The bytes as they are stored.
+    /// The stored bytes.
     pub(crate) bytes: &'a [u8],
     /// For a sealed payload, its binding, and the use of the segment that determines the key.
     seal: Option<(Binding, u64)>,
 }
 
 impl<'a> Stored<'a> {
-    /// Takes the payload of a frame from its record, in a use of its segment.
+    /// Returns the payload of a frame from its record, in a use of its segment.
     ///
     /// # Errors
-    /// `Corrupt` for an unknown encoding, a payload in the clear on an encrypted drive, or a sealed
+    /// `Corrupt` for an unknown encoding, an unencrypted payload on an encrypted drive, or a sealed
     /// payload on another drive.
     pub(crate) fn of_frame(
         record: &Record,
@@ -98,8 +98,8 @@ impl<'a> Stored<'a> {
 }
 
 /// Encodes the payload of a frame at the start of `target`, sealed if the cipher encrypts. Returns
-/// the encoding as records have it, and the bytes. `encode` writes the bytes in the clear; `bind`
-/// returns their binding for that encoding.
+/// the encoding in the form that records store, and the bytes. `encode` writes the plaintext bytes;
+/// `bind` returns their binding for that encoding.
 #[inline]
 pub(crate) fn encode_sealed(
     target: &mut [u8],

@@ -1,4 +1,4 @@
-//! The records of a batch that was read from a medium, one after the other, and whether the batch
+//! The records of a batch that was read from a medium, in order, and a check of whether the batch
 //! was sealed with them.
 //!
 //! Bytes from the medium are never trusted: every length is checked before use.
@@ -48,7 +48,7 @@ impl<'a> Found<'a> {
 }
 
 impl Found<'_> {
-    /// Returns whether other bytes are this record, whose headers are right, with a payload that
+    /// Returns whether other bytes are this record, whose headers are intact, with a payload that
     /// matches its checksum.
     pub(crate) fn is_copied_in(&self, bytes: &[u8]) -> bool {
         let headers = self.record.header_bytes() as usize;
@@ -60,7 +60,7 @@ impl Found<'_> {
     }
 }
 
-/// The records of a batch; ends with the first wrong record, as an error.
+/// The records of a batch, which end with the first wrong record, as an error.
 pub(crate) struct Records<'a> {
     cipher: &'a Cipher,
     header: &'a BatchHeader,
@@ -68,8 +68,8 @@ pub(crate) struct Records<'a> {
     left: u32,
 }
 
-/// Returns the records of the batch with a header, on a drive with a cipher; `body` is the bytes
-/// after the header.
+/// Returns the records of the batch with a given header, on a drive with a cipher; `body` is the
+/// bytes after the header.
 pub(crate) fn records<'a>(
     cipher: &'a Cipher,
     header: &'a BatchHeader,
@@ -113,13 +113,13 @@ pub(crate) enum Body {
     Whole,
     /// The record headers match; a payload or the padding is wrong.
     WrongPayload,
-    /// Something else, even if only in one record header: it is unknown which blocks the batch
-    /// held.
+    /// Something else differs, even if only in one record header: it is unknown which blocks the
+    /// batch contained.
     Foreign,
 }
 
-/// Returns the records of a batch and its padding; `body` is the bytes after the header. `None` if
-/// it is too short.
+/// Returns the records of a batch and its padding; `body` is the bytes after the header. Returns
+/// `None` if it is too short.
 pub(super) fn records_and_padding<'a>(
     header: &BatchHeader,
     body: &'a [u8],
@@ -154,7 +154,7 @@ pub(crate) fn body_state(cipher: &Cipher, header: &BatchHeader, body: &[u8]) -> 
     }
 }
 
-/// Checks that a record's blocks lie on the disk and, for a frame, within one frame's borders.
+/// Checks that a record's blocks are on the disk and, for a frame, within the bounds of one frame.
 ///
 /// # Errors
 /// `Corrupt`, naming the place.
@@ -162,7 +162,7 @@ pub(crate) fn check_possible(found: &Found<'_>, superblock: &Superblock) -> Resu
     let (lba, count) = found.record.lba_range();
     let on_disk = lba.0 + count <= superblock.size_bytes / BLOCK_BYTES as u64;
     let possible = match found.record {
-        // A moved frame may be larger than the host's frames, but crosses no leaf either.
+        // A moved frame may be larger than the host's frames, but does not cross a leaf either.
         Record::Data { source_count, .. } => {
             let longest = if source_count > 0 { FRAME_BLOCKS_MAX } else { superblock.frame_blocks };
             let frame_blocks = u64::from(longest);

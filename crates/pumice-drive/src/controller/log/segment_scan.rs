@@ -1,12 +1,12 @@
-//! Reading every batch of one segment, wherever in the log it belongs: the code shared by garbage
-//! collection, `check`, scrubbing and `rebuild`.
+//! Reading every batch of one segment, wherever in the log it belongs. This code is shared by
+//! garbage collection, `check`, scrubbing and `rebuild`.
 //!
-//! A batch counts if its header is whole and was written for this place in this use of the segment.
-//! It may still belong to a life that was lost: the map decides whether anything in it is live.
-//! Damaged headers are restored from the batch's parity, or from its [echo] if that lies in the
-//! segment; after a header that cannot be restored, the scan searches for the next whole one.
+//! A batch counts if its header is intact and was written for this place in this use of the
+//! segment. It may still belong to a lost life: the map determines whether anything in it is live.
+//! Damaged headers are restored from the batch's parity, or from its [echo] if that is in the
+//! segment; after a header that cannot be restored, the scan searches for the next intact one.
 //!
-//! Only reads. Bytes from the medium are never trusted.
+//! This module only reads. Bytes from the medium are never trusted.
 
 use super::echo;
 use super::parity::Append;
@@ -27,15 +27,15 @@ pub(crate) struct SegmentScan<'a> {
     offset: u32,
     /// Bytes between batches in which no batch was found.
     pub(crate) skipped_bytes: u64,
-    /// Whether a header in the newest batch, its own or a record's, was restored.
+    /// Whether a header in the newest batch, of the batch or of a record, was restored.
     is_restored: bool,
-    /// Whether the next batch restored them, so that reads of a frame do not.
+    /// Whether they were restored from the next batch, which reads of a frame do not use.
     is_from_echo: bool,
     restored: Vec<u8>,
 }
 
 impl<'a> SegmentScan<'a> {
-    /// Begins a scan of `segment` in its use `generation`, at the front.
+    /// Begins a scan of `segment` in its use `generation`, at the start.
     pub(crate) fn new(
         medium: &'a dyn AnyMedium,
         uuid: uuid::Uuid,
@@ -63,7 +63,7 @@ impl<'a> SegmentScan<'a> {
         Self { offset, ..self }
     }
 
-    /// Returns the next batch: its header and the bytes after it. `None` at the end.
+    /// Returns the next batch: its header and the bytes after it. Returns `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<(BatchHeader, &[u8])> {
         assert!(self.offset.is_multiple_of(UNIT), "a scan stops between batches");
         let mut at = self.offset;
@@ -119,7 +119,7 @@ impl<'a> SegmentScan<'a> {
             return Some(());
         }
         let Self { segment, generation, .. } = *self;
-        // The scan's own window may hold the data that follows.
+        // The scan's own window may contain the subsequent data.
         let medium = self.window.medium();
         let cipher = medium.cipher();
         let mut window = Window::new(medium, self.segment_bytes);
@@ -143,8 +143,8 @@ impl<'a> SegmentScan<'a> {
         Some(())
     }
 
-    /// Restores the headers of the batch that the batch at `at` repeats, if it lies between `from`
-    /// and there. Returns its header.
+    /// Restores the headers of the batch that the batch at `at` repeats, if it begins between
+    /// `from` and `at`. Returns its batch header.
     async fn restore_before(&mut self, at: u32, from: u32) -> Option<BatchHeader> {
         let cipher = self.window.medium().cipher();
         if at >= self.segment_bytes {
@@ -176,7 +176,7 @@ impl<'a> SegmentScan<'a> {
         Some(header)
     }
 
-    /// Returns the batch at `at` from the first copy in which its headers are whole, if the medium
+    /// Returns the batch at `at` from the first copy in which its headers are intact, if the medium
     /// has several.
     async fn copied(&self, at: u32) -> Option<Vec<u8>> {
         let medium = self.window.medium();

@@ -4,23 +4,25 @@
 //! tail of each stream -> the one whose next batch continues the chain -> ... -> end
 //! ```
 //!
-//! A stream's next batch follows its last one, or lies at the start of the segment that a record
-//! named as the next. So a walk reads the log and nothing else, whatever the drive's size.
+//! A stream's next batch follows its last one, or is at the start of the segment that a record
+//! named as the next. A walk therefore reads the log and nothing else, whatever the drive's size.
 //!
-//! **Where the log ends.** At the first batch that is missing, wrong or unreadable, even when it is
-//! read again in several ways, unless that batch is known to have been durable: the superblock's
-//! watermark, or the watermark in any batch found beyond, reaches it. Then it is damaged and not a
-//! torn tail. A damaged batch whose header and record headers are whole still says which blocks it
-//! held, and the walk continues: reads of blocks whose payload is wrong fail, and nothing older is
-//! returned in their place. Otherwise the walk fails. Batches found beyond the end are counted in
-//! [`Cut`]. A batch whose last write ends in the next batch ends the log if the next batch does not
-//! count.
+//! **Where the log ends.** The log ends at the first batch that is missing, wrong or unreadable,
+//! even when it is read again in several ways, unless that batch is known to have been durable: the
+//! superblock's watermark, or the watermark in any batch found beyond, reaches it. Such a batch is
+//! damaged and not a torn tail. A damaged batch whose header and record headers are intact still
+//! states which blocks it contained, and the walk continues: reads of blocks whose payload is wrong
+//! fail, and nothing older is returned in their place. Otherwise the walk fails. Batches found
+//! beyond the end are counted in [`Cut`]. A batch whose last write ends in the next batch ends the
+//! log if the next batch does not count.
 //!
-//! **At the end of the log**, a damaged batch cannot be told from one torn by a power loss, and
-//! need not be: either way, a batch that is restored as a whole holds the host's last writes. It is
-//! taken, and recovery writes the restored pages ([`WalkEnd::completed`]).
+//! **At the end of the log**, a damaged batch cannot be distinguished from one torn by a power
+//! loss, and need not be: in both cases, a batch that is restored as a whole contains the host's
+//! last writes. The walk accepts it, and recovery writes the restored pages
+//! ([`WalkEnd::completed`]).
 //!
-//! Only reads. Bytes from the medium are never trusted: every length is checked before use.
+//! This module only reads. Bytes from the medium are never trusted: every length is checked before
+//! use.
 
 mod divided;
 mod restoring;
@@ -43,7 +45,7 @@ use crate::media::{AnyMedium, CopyId};
 use restoring::Restored;
 
 /// Segments searched for a proof that a missing batch was durable, in addition to the segments of
-/// the streams. Three would do if no segment had been freed since; arbitrary beyond that.
+/// the streams. Three would suffice if no segment had been freed since; otherwise arbitrary.
 const SEGMENTS_PROBED: usize = 16;
 
 /// Ways in which the place of a missing batch is read again, after reading ahead: as a whole, and
@@ -52,18 +54,18 @@ const SEGMENTS_PROBED: usize = 16;
 const READINGS: usize = 3;
 
 /// Bytes searched beyond the end of a stream for records that prove that a batch with a torn or
-/// damaged header was there: no frame is longer.
+/// damaged header exists: no frame is longer.
 const REMAINS_BYTES: u32 = 512 << 10;
 
-/// Bytes beyond the end of the log that may be unreadable. A power loss leaves unreadable some
-/// sectors of the data being written; more than one batch of them means a failing medium (arbitrary
-/// beyond that).
+/// Bytes beyond the end of the log that may be unreadable. A power loss leaves some sectors of the
+/// data being written unreadable; if they exceed one batch, the medium is failing. Otherwise
+/// arbitrary.
 const UNREADABLE_BYTES_MAX: u64 = 1 << 20;
 
 /// The data found beyond the end of the log, which is not part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Batches of the last life that wrote: the torn tail of a crash.
+    /// Batches of the last life that wrote to the medium: the torn tail of a crash.
     pub(crate) batches: u64,
     /// Their bytes.
     pub(crate) bytes: u64,
@@ -78,7 +80,7 @@ pub(crate) struct WalkEnd {
     pub(crate) end: LogEnd,
     /// The opening in which the last batch was written.
     pub(crate) epoch: u32,
-    /// Lifetime counters as the last batch has them.
+    /// Lifetime counters in the last batch.
     pub(crate) totals: Totals,
     /// The data found beyond the end.
     pub(crate) cut: Cut,
@@ -88,7 +90,7 @@ pub(crate) struct WalkEnd {
     /// known to have been durable.
     pub(crate) unproven: Vec<Unproven>,
     /// Restored pages of batches that are not known to have been durable, and pages of a batch that
-    /// does not count, which must be zeroed: recovery writes them.
+    /// does not count, which must be zeroed. Recovery writes these pages.
     pub(crate) completed: Vec<Pages>,
 }
 
@@ -97,20 +99,20 @@ pub(crate) struct WalkEnd {
 pub(crate) struct Pages {
     /// Their segment.
     pub(crate) segment: SegmentId,
-    /// Their offset there.
+    /// Their offset in the segment.
     pub(crate) offset: u32,
     /// Their bytes.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A batch that a power loss may have kept in one copy only.
+/// A batch that a power loss may have left in one copy only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unproven {
     /// Its number.
     pub(crate) seq: SeqNo,
     /// Its segment.
     pub(crate) segment: SegmentId,
-    /// Its offset there.
+    /// Its offset in the segment.
     pub(crate) offset: u32,
     /// The checksum of its header.
     pub(crate) checksum: u64,
@@ -130,13 +132,13 @@ pub(crate) struct Batch<'a> {
     pub(crate) damage: Option<Error>,
 }
 
-/// The place where the walk looks for a stream's next batch.
+/// The place at which the walk expects a stream's next batch.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     segment: SegmentId,
-    /// `None` where any generation will do: in a drive's first segment.
+    /// `None` if any generation is accepted: in a drive's first segment.
     generation: Option<u64>,
-    /// 0 if the segment is yet to be entered.
+    /// 0 before the segment is entered.
     used: u32,
 }
 
@@ -168,15 +170,15 @@ impl Damaged {
     }
 }
 
-/// The result of looking at a position.
+/// The result of examining a position.
 enum Found {
     Batch(Next),
-    /// The header continues the log and its record headers are right, but a payload is not.
+    /// The header continues the log and its record headers are intact, but a payload is not.
     Damaged(Damaged),
     Nothing,
 }
 
-/// Returns the damaged batch that continues the log: of two, the one of the later opening, which
+/// Returns the damaged batch that continues the log: of two, the one from the later opening, which
 /// did not find the end of the log at the other.
 fn later(found: Option<Damaged>, damaged: Damaged) -> Option<Damaged> {
     let is_later = found.as_ref().is_none_or(|found| damaged.epoch() > found.epoch());
@@ -194,7 +196,7 @@ pub(crate) struct Walk<'a> {
     watermark: SeqNo,
     epoch: u32,
     totals: Totals,
-    /// Whether the windows read in other ways than ahead.
+    /// Whether the windows read in ways other than ahead.
     is_reading_again: bool,
     /// The copy that the windows read; `None` for any.
     copy: Option<CopyId>,
@@ -202,7 +204,7 @@ pub(crate) struct Walk<'a> {
     unproven: VecDeque<Unproven>,
     cut: Cut,
     unreadable: Vec<(SegmentId, u32)>,
-    /// The batch that was restored or salvaged last.
+    /// The most recently restored or salvaged batch.
     restored: Vec<u8>,
     /// The body of a batch that counts only together with the next one, and the next one, once
     /// found.
@@ -212,7 +214,7 @@ pub(crate) struct Walk<'a> {
     completed: Vec<Pages>,
     /// Places of batches that have the number after the next batch's.
     after_next: Vec<(SegmentId, u32)>,
-    /// Whether the walk searches for these places, and not for a proof.
+    /// Whether the walk searches for these places instead of a proof.
     is_searching: bool,
 }
 
@@ -277,7 +279,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Continues in another segment each stream that, according to the superblock, left a bad
-    /// segment at this point. Returns the new positions. Called before each [`Walk::next`].
+    /// segment at this point. Returns the new positions. Must be called before each [`Walk::next`].
     pub(crate) fn take_detours(&mut self) -> Vec<Detour> {
         let detours = self.superblock.detours.iter().filter(|detour| detour.seq == self.seq);
         let detours: Vec<Detour> = detours.copied().collect();
@@ -289,10 +291,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the next batch of the log; `None` at its end. `lowest_empty` returns the first
-    /// segments that are free or could be, by the segment table so far.
+    /// segments that are free or could be, according to the segment table so far.
     ///
     /// # Errors
-    /// `Corrupt` when durable batches are missing or damaged; `Medium` when they, or too many bytes
+    /// `Corrupt` if durable batches are missing or damaged; `Medium` if they, or too many bytes
     /// beyond the end of the log, cannot be read.
     pub(crate) async fn next(
         &mut self,
@@ -319,7 +321,8 @@ impl<'a> Walk<'a> {
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let mut damaged = None;
-        // The copies as they are now: one that is given up meanwhile must not take another's place.
+        // The present copies: a copy that is removed in the meantime must not be replaced by
+        // another.
         let copies = self.medium.copies();
         let others = copies.len().saturating_sub(1);
         for reading in 0..=READINGS + others {
@@ -342,7 +345,7 @@ impl<'a> Walk<'a> {
             return Ok(self.complete().await);
         }
         let restored = match (self.by_parity().await, damaged) {
-            // A torn batch of a lost life could be completed, too.
+            // A torn batch of a lost life could also be completed.
             (Some(restored), Some(damaged)) if damaged.epoch() > restored.next.header.epoch => {
                 return Ok(Some(self.salvage(damaged)));
             }
@@ -363,7 +366,7 @@ impl<'a> Walk<'a> {
         Ok(Some(Step { next, damage: Some(error) }))
     }
 
-    /// Returns the copy to read first: one copy has the whole of every batch that is taken.
+    /// Returns the copy to read first: one copy contains the whole of every accepted batch.
     fn first_copy(medium: &dyn AnyMedium) -> Option<CopyId> {
         Some(medium.copies()).filter(|copies| copies.len() > 1)?.first().copied()
     }
@@ -399,7 +402,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns why the place of a stream's next batch cannot be read.
+    /// Returns the reason why the place of a stream's next batch cannot be read.
     fn unreadable(&self) -> Option<Error> {
         let mut failed = self.windows.0.iter().zip(self.positions.0);
         failed.find_map(|(window, at)| {
@@ -418,7 +421,7 @@ impl<'a> Walk<'a> {
             && header.uuid == self.superblock.uuid
     }
 
-    /// Continues with a batch whose record headers are right, but not all of its payloads.
+    /// Continues with a batch whose record headers are intact, but not all of its payloads.
     fn salvage(&mut self, Damaged { mut next, batch }: Damaged) -> Step {
         let what = "the records of a batch do not match its header";
         let error = Error::new(ErrorKind::Corrupt, what)
@@ -430,7 +433,7 @@ impl<'a> Walk<'a> {
         Step { next, damage: Some(error) }
     }
 
-    /// Returns the error for durable batch `seq`, which no stream continues with.
+    /// Returns the error for durable batch `seq`, with which no stream continues.
     fn missing(&self, seq: SeqNo, unreadable: Option<Error>) -> Error {
         if let Some(error) = unreadable {
             let what = format!(
@@ -450,11 +453,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns how far the walk has come.
+    /// Returns the present end of the walk.
     pub(crate) fn end(&self) -> WalkEnd {
         let tails = self.positions.0.map(|position| {
             let Position { segment, generation, used } = position?;
-            // Without a generation, it is the first segment of a drive, and the segment is empty.
+            // Without a generation, the segment is the first one of a drive, and empty.
             Some(Tail { segment, generation: generation?, used })
         });
         let end = LogEnd { seq: self.seq, checksum: self.chain, tails };
@@ -517,14 +520,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns whether the superblock knows that another batch with this number is the durable one.
+    /// Returns whether the superblock states that another batch with this number is the durable
+    /// one.
     fn is_another(&self, next: &Next) -> bool {
         let Superblock { uuid, watermark, watermark_checksum, .. } = *self.superblock;
         let is_known = watermark_checksum != chain_start(uuid);
         is_known && next.header.seq == watermark && next.checksum != watermark_checksum
     }
 
-    /// Moves past a batch, which its stream's window has, and returns it.
+    /// Moves past a batch, which is in its stream's window, and returns it.
     fn enter(&mut self, Step { next, damage }: Step) -> Result<Batch<'_>> {
         let Next { stream, offset, header, checksum, enters, is_restored, .. } = next;
         assert_eq!(header.seq.0, self.seq.0 + 1, "a walk enters one batch after the other");
@@ -567,9 +571,9 @@ impl<'a> Walk<'a> {
         Ok(Batch { header, enters, body, damage })
     }
 
-    /// Returns whether batch `seq`, which cannot be read, is known to have been durable: some batch
-    /// after it says so, in its segment or in a segment that was begun later. The record that names
-    /// that segment may itself be lost, but streams continue in the lowest free segments.
+    /// Returns whether batch `seq`, which cannot be read, is known to have been durable: some later
+    /// batch states it, in the same segment or in a segment that was begun later. The record that
+    /// names that segment may itself be lost, but streams continue in the lowest free segments.
     async fn was_durable(
         &mut self,
         seq: SeqNo,
@@ -582,8 +586,8 @@ impl<'a> Walk<'a> {
         self.is_proven(seq, lowest_empty).await
     }
 
-    /// Returns whether a batch beyond the next one says that `seq` was durable. If none does,
-    /// counts the batches found there and notes the places of the batch after the next one.
+    /// Returns whether a batch beyond the next one states that `seq` was durable. If none does,
+    /// counts the batches found there and records the places of the batch after the next one.
     async fn is_proven(
         &mut self,
         seq: SeqNo,
@@ -616,7 +620,7 @@ impl<'a> Walk<'a> {
         self.superblock.clean && self.seq == self.superblock.watermark
     }
 
-    /// Returns whether a batch at a position or after it in the same segment says that `seq` was
+    /// Returns whether a batch at a position or after it in the same segment states that `seq` was
     /// durable. If none does, counts the batches found there.
     async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> Result<bool> {
         let uuid = self.superblock.uuid;
@@ -628,10 +632,10 @@ impl<'a> Walk<'a> {
                 // Remains of an earlier use prove nothing.
                 Ok(Some(header)) if header.first_seq < seq => return Ok(false),
                 Ok(Some(header)) => at.generation = at.generation.or(Some(header.generation)),
-                // The segment was never used; or the first write to it was lost, and not the next.
+                // The segment was never used, or the first write to it was lost, and not the next.
                 Ok(None) => end = end.min(FIRST_BATCH_OFFSET + len_u32(BATCH_LIMIT)),
                 // The header may be damaged. Without it, the batches may be remains of an earlier
-                // use, but then their watermarks are lower: a durable sequence number is never
+                // use, but their watermarks are then lower: a durable sequence number is never
                 // assigned again.
                 Err(_) => {}
             }
@@ -670,7 +674,7 @@ impl<'a> Walk<'a> {
             {
                 self.after_next.push((at.segment, offset));
             }
-            // An earlier life's remains were cut, and reported, by an earlier opening.
+            // An earlier opening has already cut and reported the remains of an earlier life.
             if is_here && header.seq >= seq && header.epoch >= self.superblock.epoch {
                 self.cut.batches += 1;
                 self.cut.bytes += header.batch_bytes();
@@ -684,7 +688,7 @@ impl<'a> Walk<'a> {
         Ok(false)
     }
 
-    /// Reads a page beyond the end of the log; zeroes if it cannot be read.
+    /// Reads a page beyond the end of the log. Returns zeroes if it cannot be read.
     ///
     /// # Errors
     /// `Medium` if too many pages cannot be read.
@@ -692,7 +696,7 @@ impl<'a> Walk<'a> {
         let is_closed = self.is_closed();
         let window = &mut self.windows[Stream::Host];
         window.read(segment, offset, UNIT).await;
-        // A closed drive has nothing there. Data that one copy lacks may be in another.
+        // A closed drive has nothing there. Another copy may contain data that one copy lacks.
         let may_lack = is_closed || self.copy.is_some();
         if let Some(error) = window.error().filter(|_| !may_lack) {
             self.cut.unreadable_bytes += BATCH_ALIGNMENT as u64;
@@ -707,8 +711,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Returns whether a page of a segment holds, at `place`, a record header of the segment's present
-/// use.
+/// Returns whether a page of a segment contains, at `place`, a record header of the segment's
+/// present use.
 fn has_record(page: &[u8], place: RecordAddress, cipher: &Cipher) -> bool {
     let is_record = |(offset, bytes): (u32, &[u8])| {
         let place = RecordAddress { offset, ..place };

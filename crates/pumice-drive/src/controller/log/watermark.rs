@@ -1,4 +1,4 @@
-//! The watermark: the batch up to which all are durable, and the rules for moving it.
+//! The watermark, up to which all batches are durable, and the rules for moving it.
 //!
 //! ```text
 //!    durable          written                        sealed
@@ -7,11 +7,11 @@
 //!        durable append: durable already, but the watermark passes it only after all before it
 //! ```
 //!
-//! A batch that a flush waits for is appended durably if everything before it is durable, is being
+//! A batch for which a flush waits is appended durably if everything before it is durable, is being
 //! made durable by the sync in progress, or is itself a durable append. Otherwise the flush needs a
-//! sync anyway, which covers a plain append too.
+//! sync anyway, which also covers a plain append.
 //!
-//! Does no I/O and knows no buffers.
+//! This module does no I/O and does not depend on buffers.
 
 use super::ChainEnd;
 use crate::base::SeqNo;
@@ -20,17 +20,17 @@ use crate::base::SeqNo;
 #[derive(Debug)]
 pub(super) struct Watermark {
     durable: ChainEnd,
-    /// The newest batch that was handed out to be appended plainly, and the newest batch that is
-    /// written together with all before it.
+    /// The newest batch passed to a writer to be appended plainly, and the newest batch that is
+    /// written together with all previous ones.
     plain_taken: SeqNo,
     plain_written: SeqNo,
-    /// The newest batch that a flush of the host waits for.
+    /// The newest batch for which a flush of the host waits.
     wanted: SeqNo,
-    /// The batches that the sync in progress covers, or the last sync covered.
+    /// The batches covered by the sync in progress or, if there is none, the last sync.
     synced: SeqNo,
     /// Whether the medium has durable appends.
     is_possible: bool,
-    /// Whether the medium has failed: no durable append counts any more.
+    /// Whether the medium has failed. If so, no durable append counts any more.
     has_failed: bool,
 }
 
@@ -49,19 +49,19 @@ impl Watermark {
         }
     }
 
-    /// Returns the last batch that is durable together with all before it.
+    /// Returns the last batch that is durable together with all previous ones.
     pub(super) fn durable(&self) -> ChainEnd {
         self.durable
     }
 
-    /// Notes that a flush of the host waits for a batch.
+    /// Records that a flush of the host waits for a batch.
     pub(super) fn want(&mut self, seq: SeqNo) {
         self.wanted = self.wanted.max(seq);
     }
 
-    /// Returns whether a batch that is handed out now must be appended durably. A batch that the
-    /// medium had no space for `is_repeated`: the sync that follows a plain append tells its errors
-    /// apart.
+    /// Returns whether a batch that is passed to a writer now must be appended durably. A batch for
+    /// which the medium had no space `is_repeated`: the sync after a plain append distinguishes its
+    /// errors.
     pub(super) fn take(&mut self, seq: SeqNo, is_repeated: bool) -> bool {
         let covered = self.durable.seq.max(self.synced);
         let is_next = self.plain_taken <= covered;
@@ -73,8 +73,8 @@ impl Watermark {
         is_durable
     }
 
-    /// Notes that a batch and all before it are written, this one by an append that `is_durable` or
-    /// not.
+    /// Records that a batch and all previous ones are written, this one by an append that may be
+    /// durable (`is_durable`).
     pub(super) fn written(&mut self, end: ChainEnd, is_durable: bool) {
         if !is_durable {
             self.plain_written = end.seq;
@@ -91,8 +91,8 @@ impl Watermark {
         }
     }
 
-    /// Notes that the medium has failed. Of two concurrent operations that sync, only one may learn
-    /// of a loss that concerns both, so a success after it proves nothing.
+    /// Records that the medium has failed. Of two concurrent operations that sync, only one may
+    /// receive the error of a loss that concerns both, so a success after it proves nothing.
     pub(super) fn fail(&mut self) {
         self.has_failed = true;
     }
@@ -107,14 +107,14 @@ impl Watermark {
         self.wanted > confirmed
     }
 
-    /// Notes that a sync begins, which covers everything up to `written`.
+    /// Records that a sync begins, which covers everything up to `written`.
     pub(super) fn sync_began(&mut self, written: ChainEnd) {
         assert!(written.seq >= self.synced, "a sync covers no less than the last");
         self.synced = written.seq;
     }
 
-    /// Notes that a sync that covers everything up to `end` has succeeded; batches up to `written`
-    /// are written by now.
+    /// Records that a sync that covers everything up to `end` has succeeded; batches up to
+    /// `written` are written by now.
     pub(super) fn sync_ended(&mut self, end: ChainEnd, written: ChainEnd) {
         assert!(end.seq <= written.seq, "a batch is written before it is durable");
         if end.seq > self.durable.seq && !self.has_failed {

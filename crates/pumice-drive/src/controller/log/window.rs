@@ -5,10 +5,10 @@
 //!       from      (bytes)     (ahead: reads under way)           ahead_end
 //! ```
 //!
-//! Bytes that cannot be read in [`READS_MAX`] attempts become zeroes, which no checksum takes for
+//! Bytes that cannot be read in [`READS_MAX`] attempts become zeroes, which no checksum accepts as
 //! content: one bad sector costs its own content and nothing else. A caller that decides something
-//! from the *absence* of content must ask [`Window::error`], and reads again with
-//! [`Window::read_again`]. Only reads; does not know the meaning of the bytes.
+//! from the *absence* of content must check [`Window::error`], and read again with
+//! [`Window::read_again`]. This module only reads, and does not interpret the bytes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,20 +27,21 @@ use crate::media::{AnyMedium, CopyId};
 /// here, and every stream of a log has a window.
 const WINDOW_BYTES: usize = if cfg!(fuzzing) { FUZZ_BYTES } else { 2 << 20 };
 
-/// For a fuzzer, whose images have few bytes and which opens hundreds of them in a second.
+/// For a fuzzer, whose images have few bytes and which opens hundreds of them per second.
 const FUZZ_BYTES: usize = 64 << 10;
 
-/// Bytes of a read that runs while the bytes before it are used.
+/// Bytes of a read that runs while the previous bytes are used.
 const CHUNK_BYTES: usize = WINDOW_BYTES / 2;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BATCH_ALIGNMENT), "reads are whole units");
 
 /// Attempts to read a unit that fails.
 const READS_MAX: usize = 3;
 
-/// Bytes per read where a long read has failed.
+/// Bytes per read after a long read has failed.
 const PART_BYTES: usize = 64 << 10;
 
-/// Reads that run ahead in a log: enough for a medium that needs several at once to be fast.
+/// Maximum number of reads ahead in a log: enough for a medium that needs several concurrent reads
+/// to be fast.
 const CHUNKS_AHEAD: usize = 4;
 
 type Chunk<'a> = Pin<Box<dyn Future<Output = (AlignedBuffer, Result<()>)> + 'a>>;
@@ -57,7 +58,7 @@ pub(crate) struct Window<'a> {
     error: Option<Error>,
     /// If set, only the requested bytes are read, in reads of this many bytes.
     unit: Option<usize>,
-    /// The place where a long read has failed: up to this offset, only the requested bytes are
+    /// The place at which a long read has failed: up to this offset, only the requested bytes are
     /// read.
     careful_until: Option<(SegmentId, u32)>,
     chunks_ahead: usize,
@@ -88,8 +89,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Creates a window for a medium that is not written to while it reads: once the window moves
-    /// from front to back, the next reads run while it is used.
+    /// Creates a window for a medium that is not written to while the window reads: once the window
+    /// moves from front to back, the next reads run while it is used.
     pub(crate) fn reading_ahead(medium: &'a dyn AnyMedium, segment_bytes: u32) -> Self {
         let chunks_ahead = if cfg!(fuzzing) { 0 } else { CHUNKS_AHEAD };
         Self { chunks_ahead, ..Self::new(medium, segment_bytes) }
@@ -115,7 +116,7 @@ impl<'a> Window<'a> {
         self.error.take()
     }
 
-    /// Forgets all bytes. From now on every read covers only the requested bytes: in one operation,
+    /// Forgets all bytes. Each subsequent read covers only the requested bytes: in one operation,
     /// or in operations of `unit` bytes each; `None` reads ahead again.
     pub(crate) fn read_again(&mut self, unit: Option<usize>) {
         self.unit = unit;
@@ -124,7 +125,7 @@ impl<'a> Window<'a> {
         self.ahead_end = None;
     }
 
-    /// Forgets all bytes. From now on reads one copy, or any with `None`.
+    /// Forgets all bytes. Subsequent reads use one copy, or any with `None`.
     pub(crate) fn read_copy(&mut self, copy: Option<CopyId>) {
         self.copy = copy;
         self.buffered = None;
@@ -170,7 +171,7 @@ impl<'a> Window<'a> {
         self.part(from, offset, len)
     }
 
-    /// Returns again the bytes that [`Window::read`] returned last for `offset`.
+    /// Returns the bytes that [`Window::read`] last returned for `offset` again.
     pub(crate) fn buffered(&self, offset: u32, len: u32) -> &[u8] {
         let (_, from) = self.buffered.expect("a window is asked again only after a read");
         self.part(from, offset, len)
@@ -190,7 +191,7 @@ impl<'a> Window<'a> {
     }
 
     /// Moves the window's front to `offset`, which is in it or just after it, and adds data that
-    /// was read ahead until it holds `len` bytes; returns whether that was possible.
+    /// was read ahead until the window contains `len` bytes. Returns whether that was possible.
     async fn advance(&mut self, segment: SegmentId, offset: u32, len: u32) -> bool {
         let (Some((_, from)), true) = (self.buffered.take(), self.chunks_ahead > 0) else {
             return false;
@@ -237,7 +238,7 @@ impl<'a> Window<'a> {
         assert!(self.ahead.len() <= self.chunks_ahead, "no more reads run ahead than are wanted");
     }
 
-    /// Makes room for `len` bytes and keeps the bytes that it has.
+    /// Makes space for `len` bytes and retains the present bytes.
     fn reserve(&mut self, len: usize) {
         if self.bytes.capacity() < len {
             let mut longer = AlignedBuffer::zeroed(len.max(WINDOW_BYTES));
@@ -280,8 +281,9 @@ impl<'a> Window<'a> {
         self.buffered = Some((segment, offset));
     }
 
-    /// Reads `len` bytes in parts, where a single read failed, and a part that fails in pages:
-    /// reading each page by itself would take a thousand operations for the longest batch.
+    /// Reads `len` bytes in parts, after a single read has failed. A part that fails is read in
+    /// pages: reading each page individually would take a thousand operations for the longest
+    /// batch.
     async fn load_parts(&mut self, segment: SegmentId, offset: u32, len: u32) {
         self.bytes.set_len(len as usize);
         for at in (0..len as usize).step_by(PART_BYTES) {
@@ -297,7 +299,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Reads a range of the bytes unit by unit, where a single read failed.
+    /// Reads a range of the bytes unit by unit, after a single read has failed.
     async fn load_units(
         &mut self,
         segment: SegmentId,
@@ -357,8 +359,8 @@ async fn read_from(
 #[cfg(test)]
 mod tests {
     //! Goal: a window returns the segment's bytes, wherever it is moved, and zeroes only for bytes
-    //! that cannot be read.
-    //! Method: random walks, mostly forwards, over a medium that is slow and fails now and then.
+    //! that cannot be read. Method: random walks, mostly forwards, over a medium that is slow and
+    //! fails occasionally.
 
     use rand::RngExt;
 
@@ -418,7 +420,7 @@ mod tests {
             }
             assert!(window.buffered(at, len) == bytes);
             assert!(!lost || window.error().is_some(), "seed {seed}: zeroes for nothing");
-            // Some headers are read before the batch that follows them.
+            // Some headers are read before the subsequent batch.
             at += if !lost && random.random_range(0..3) == 0 { 0 } else { len };
         }
     }
@@ -430,7 +432,7 @@ mod tests {
         }
     }
 
-    /// Zeroes that are shown again are still not content.
+    /// Zeroes that are returned again are still not content.
     #[test]
     fn an_unreadable_place_stays_an_error_as_long_as_it_is_shown() {
         let runtime = Runtime::simulated();

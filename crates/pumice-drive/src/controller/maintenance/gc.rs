@@ -365,8 +365,8 @@ impl Drive {
         let mut is_whole = true;
         let mut possible = Vec::new();
         for found in records(self.medium.cipher(), header, body) {
-            // Frames after a damaged header can no longer be found, and an aborted earlier use may
-            // have left arbitrary bytes.
+            // Frames after a damaged header can no longer be found, and a lost life may have left
+            // arbitrary bytes.
             match found {
                 Ok(found) if check_possible(&found, superblock).is_ok() => possible.push(found),
                 _ => is_whole = false,

@@ -40,15 +40,15 @@ struct Maps<'a> {
     open: Vec<KeptMap>,
 }
 
-/// A frame of a batch. Its bounds count the snapshots that name it, among those that can, from the
-/// first one.
+/// A frame of a batch, and the bounds of the number of snapshots that name it, counted from the
+/// first snapshot that can name it.
 struct Candidate<'b> {
     found: &'b Found<'b>,
     lba: Lba,
     place: FramePlace,
-    /// The lower bound of the number.
+    /// Lower bound of that number.
     named: usize,
-    /// The upper bound of the number.
+    /// Upper bound of that number.
     unnamed: usize,
 }
 

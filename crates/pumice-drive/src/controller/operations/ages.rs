@@ -1,11 +1,11 @@
 //! The ages of blocks that garbage collection has moved, which show whether they have changed when
 //! a disk is compared with a bookmark.
 //!
-//! The frames that a bookmark names are not kept, so nothing records the places to which they were
-//! moved. The record of a moved frame says in which batch the host wrote each block. A block that
-//! is part of a disk and was written up to the bookmark's last batch was part of the bookmark's
-//! disk. A frame that the host wrote lies where it was written, so if the bookmark does not name
-//! it, it is younger.
+//! The frames that a bookmark names are not retained, so nothing records the places to which they
+//! were moved. The record of a moved frame states the batch in which the host wrote each block. A
+//! block that is part of a disk and was written up to the bookmark's last batch was part of the
+//! bookmark's disk. A frame that was not moved is at its original place, so if the bookmark does
+//! not name it, it is younger.
 
 use super::super::core::Kind;
 use super::super::drive::Drive;
@@ -15,7 +15,7 @@ use crate::base::{Lba, SeqNo};
 use crate::format::{FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES};
 use crate::format::{Source, Stream};
 
-/// Most bytes of a record before its payload.
+/// Maximum number of bytes of a record before its payload.
 const HEADERS_BYTES_MAX: usize = RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
 
 /// Ages of blocks, compared with a bookmark.

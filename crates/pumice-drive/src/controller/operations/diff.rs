@@ -1,13 +1,14 @@
 //! Finds the differences between two disks of one drive by their maps, without reading data.
 //!
 //! A frame of a segment that a snapshot needs is not moved, and its place is not reused while the
-//! snapshot exists. So a block of a later disk that lies where the snapshot has it was not written
-//! since. Leaves of the map that lie at one place are not even read. In a comparison with a
-//! bookmark, whose frames may have been moved without a trace, moved blocks record their age.
+//! snapshot exists. A block of a later disk that has the same place as in the snapshot was
+//! therefore not written since. Leaves of the two maps with the same place are not even read. In a
+//! comparison with a bookmark, whose frames may have been moved without a trace, moved blocks
+//! record their age.
 //!
 //! All disks of a clone read from one snapshot of its origin, so blocks that two of them read from
-//! there are equal. Compared with no earlier disk, blocks that a clone reads from its origin
-//! differ, with the origin's content; compared with zeroes, they differ where the origin has other
+//! there are equal. If there is no earlier disk, blocks that a clone reads from its origin differ,
+//! with the origin's content; in a comparison with zeroes, they differ where the origin has other
 //! data.
 
 use std::ops::Range;
@@ -27,11 +28,11 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, LEAF_BLOCKS};
 /// A range of bytes that was written between two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Byte offset of its beginning, in whole blocks of 4 KiB.
+    /// Byte offset of its start, a multiple of 4 KiB.
     pub offset: u64,
-    /// Its length, in whole blocks; never 0.
+    /// Its length, a multiple of 4 KiB; never 0.
     pub bytes: u64,
-    /// Its content now.
+    /// Its present content.
     pub content: Content,
 }
 
@@ -40,7 +41,7 @@ pub struct Changed {
 pub struct Compared {
     /// Its length; never 0.
     pub bytes: u64,
-    /// Its content now, if it was written since.
+    /// Its present content, if it was written since.
     pub changed: Option<Content>,
 }
 
@@ -50,7 +51,7 @@ struct Piece {
     mapping: Mapping,
     generation: u64,
     blocks: u64,
-    /// Whether it is read from the origin of a clone.
+    /// Whether the blocks are read from the origin of a clone.
     is_inherited: bool,
 }
 
@@ -59,12 +60,12 @@ impl Piece {
     const HOLE: Self =
         Self { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX, is_inherited: false };
 
-    /// Returns whether the blocks are zeroes, as far as this drive knows.
+    /// Returns whether the blocks are zeroes, as far as this drive can determine.
     fn are_zeroes(&self) -> bool {
         !self.is_inherited && matches!(self.mapping, Mapping::Hole | Mapping::Fill(0))
     }
 
-    /// Returns the part of a leaf's piece from block `at` on, which lies in it.
+    /// Returns the part of a leaf's piece from block `at` on, which is in the piece.
     fn of_leaf(piece: LeafPiece, at: u64) -> Self {
         let LeafPiece { start, end, mapping, generation } = piece;
         assert!((start..end).contains(&at), "a block lies in its piece");
@@ -88,20 +89,20 @@ struct Sweep {
     end: u64,
 }
 
-/// Leaves that one sweep examines: some milliseconds.
+/// Leaves that one sweep examines, in some milliseconds.
 const SWEEP_LOOKS: u64 = 1 << 18;
 
 impl Drive {
     /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
-    /// the same drive or a bookmark, in order, until it returns false. Ranges of the same content
-    /// do not touch. Blocks that were written but are zeroes as before do not count, nor do trimmed
-    /// blocks that were zeroes before. Blocks that a scrub has restored elsewhere count. Since a
-    /// bookmark, more may count: blocks that had been overwritten when garbage collection copied
-    /// their frame for a snapshot.
+    /// the same drive or a bookmark, in order, until it returns false. Adjacent ranges have
+    /// different contents. Blocks that were written but are zeroes as before do not count, nor do
+    /// trimmed blocks that were zeroes before. Blocks that a scrub has restored elsewhere count.
+    /// Since a bookmark, more may count: blocks that had been overwritten when garbage collection
+    /// copied their frame for a snapshot.
     ///
     /// # Errors
-    /// `InvalidInput` if `earlier` is of another drive, or is not earlier; `Corrupt` or `Medium` if
-    /// a map cannot be read.
+    /// `InvalidInput` if `earlier` belongs to another drive, or is not earlier; `Corrupt` or
+    /// `Medium` if a map cannot be read.
     pub async fn changes_since(
         &self,
         earlier: &Drive,
@@ -132,11 +133,11 @@ impl Drive {
 
     /// Calls `visit` for each run of the `len` bytes from `offset` on, in order, until it returns
     /// false, and passes whether the run was written since `earlier`: see [`Drive::changes_since`].
-    /// Runs do not reach beyond the range; adjacent runs may have equal results. A block of an open
-    /// drive that changes during the call is compared as of its turn.
+    /// Runs do not extend beyond the range; adjacent runs may have equal results. A block of an
+    /// open drive that changes during the call is compared as of its turn.
     ///
     /// # Errors
-    /// As [`Drive::changes_since`]; `InvalidInput` beyond the end of the disk.
+    /// Those of [`Drive::changes_since`]; `InvalidInput` beyond the end of the disk.
     pub async fn compare(
         &self,
         earlier: &Drive,
@@ -191,9 +192,9 @@ impl Drive {
         Ok(())
     }
 
-    /// Compares a leaf from the first of `blocks` on, up to their end, if both disks have it in
-    /// memory without blocks of an origin. Puts its runs into `runs`, in whole blocks; returns
-    /// false if it cannot.
+    /// Compares a leaf from the first of `blocks` on, up to their end, if it is in memory on both
+    /// disks and has no blocks of an origin. Puts its runs into `runs`, in whole blocks. Returns
+    /// false if it cannot compare them.
     fn compare_leaf(&self, earlier: &Self, blocks: Range<u64>, runs: &mut Vec<Compared>) -> bool {
         runs.clear();
         let (old, new) = (earlier.core(), self.core());
@@ -222,7 +223,7 @@ impl Drive {
     }
 
     /// Loads the next differing leaves, from the leaf of block `at` on, in the order of the medium,
-    /// unless the last sweep covered this leaf, too.
+    /// unless the last sweep also covered this leaf.
     async fn sweep_differing(&self, earlier: Option<&Self>, at: u64, sweep: &mut Sweep) {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
@@ -250,7 +251,7 @@ impl Drive {
     }
 
     /// Compares a piece with that of an earlier disk. Returns the number of blocks from `at` on for
-    /// which the result holds, and whether they are equal.
+    /// which the result is valid, and whether they are equal.
     async fn same(
         &self,
         (earlier, ages): (&Drive, &mut Option<Ages>),
@@ -275,8 +276,9 @@ impl Drive {
         }
     }
 
-    /// Returns the first block after `at` that may differ, if that is known without reading because
-    /// `at` lies in a leaf that both maps have at one place, or in leaves that neither has.
+    /// Returns the first block after `at` that may differ. The result is known without reading only
+    /// if `at` is in a leaf to which both maps assign the same place, or in leaves that neither
+    /// has.
     fn next_difference(&self, earlier: Option<&Drive>, at: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
@@ -310,7 +312,7 @@ impl Drive {
     }
 
     /// Returns the first leaf from `leaf` on, below `end`, in which this clone may have blocks of
-    /// its origin, or of an origin further up.
+    /// its origin, or of a more distant origin.
     fn next_inherited_leaf(&self, leaf: u64, end: u64) -> Option<u64> {
         let (mut drive, mut end, mut found) = (self, end, None::<u64>);
         loop {
@@ -327,8 +329,8 @@ impl Drive {
         }
     }
 
-    /// Returns the piece of a block at its source, and how many origins away that is; `piece` is
-    /// this drive's own.
+    /// Returns the piece of a block at its source, and the depth of the source: 0 for this drive, 1
+    /// for its origin, and so on. `piece` is this drive's own.
     async fn at_source(&self, at: u64, mut piece: Piece) -> Result<(Piece, u32)> {
         let (mut drive, mut depth) = (self, 0);
         while piece.is_inherited {
@@ -341,7 +343,7 @@ impl Drive {
         Ok((piece, depth))
     }
 
-    /// Returns the piece that begins at a block; beyond the end of the disk, a hole.
+    /// Returns the piece that begins at a block. Beyond the end of the disk, this is a hole.
     async fn piece(&self, at: u64) -> Result<Piece> {
         if at >= self.size_bytes() / BLOCK_BYTES as u64 {
             return Ok(Piece::HOLE);
@@ -374,11 +376,12 @@ pub(crate) struct Difference {
     pub(crate) lba: Lba,
     /// Number of blocks, at least 1.
     pub(crate) blocks: u64,
-    /// The mapping of the first block; the blocks after it continue it.
+    /// The mapping of the first block; the subsequent blocks continue it.
     pub(crate) mapping: Mapping,
     /// Generation of its segment; 0 without a frame.
     pub(crate) generation: u64,
-    /// How many origins away the log that has the frame is; 0 for the drive itself.
+    /// Depth of the log that contains the frame: 0 for the drive itself, 1 for its origin, and so
+    /// on.
     pub(crate) depth: u32,
 }
 

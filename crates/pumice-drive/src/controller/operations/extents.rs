@@ -1,5 +1,5 @@
-//! The content of a range of the disk, and loading it ahead of a read: queries of the map, not
-//! reads.
+//! The content of a range of the disk, and loading it ahead of a read. These are queries of the
+//! map, not reads.
 //!
 //! Holes of a clone are looked up in its origin. Extents do not examine bytes: only reading a frame
 //! shows whether it can be read.
@@ -12,12 +12,12 @@ use super::super::map::Mapping;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Lba, Result};
 
-/// Frames that one [`Drive::prefetch`] decodes at most: half of the frame cache, so that it does
-/// not evict frames that other requests have just loaded.
+/// Maximum number of frames that one [`Drive::prefetch`] decodes: half of the frame cache, so that
+/// it does not evict frames that other requests have just loaded.
 const PREFETCH_FRAMES_MAX: usize = 32;
 
-/// Most look-ups of one [`Drive::prefetch`], some of which load a leaf of the map: a fraction of a
-/// second on a disk.
+/// Maximum number of look-ups of one [`Drive::prefetch`], some of which load a leaf of the map: a
+/// fraction of a second on a disk.
 const PREFETCH_LOOKUPS_MAX: usize = 1024;
 
 /// The content of an [`Extent`].
@@ -25,27 +25,27 @@ const PREFETCH_LOOKUPS_MAX: usize = 1024;
 pub enum Content {
     /// Never written, or trimmed; reads as zeroes.
     Hole,
-    /// Zeroes that were written; they take next to no space.
+    /// Zeroes that were written; they occupy almost no space.
     Zeroes,
     /// Anything else.
     Data,
 }
 
-/// A run of bytes with one content, which lie in one frame or in no frame.
+/// A run of bytes with one content, which is in one frame or in no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its length; never 0.
     pub bytes: u64,
     /// Its content.
     pub content: Content,
-    /// Bytes that it takes in the log, including the record header: its whole frame, or its share
-    /// of it. The shares of extents of whole blocks that make up a frame add up to the frame.
+    /// Bytes that it occupies in the log, including the record header: its whole frame, or its
+    /// share of it. The shares of extents of whole blocks that make up a frame add up to the frame.
     pub stored_bytes: u64,
 }
 
 impl Drive {
     /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it
-    /// returns false. Extents do not reach beyond the range; adjacent extents may have the same
+    /// returns false. Extents do not extend beyond the range; adjacent extents may have the same
     /// content. Leaves of the map are loaded as needed; a block that changes during the call is
     /// reported as of its turn.
     ///
@@ -60,7 +60,7 @@ impl Drive {
         self.visit_extents(offset, len, &mut visit).await.map(|_| ())
     }
 
-    /// As [`Drive::extents`]; returns whether more is wanted.
+    /// Like [`Drive::extents`]. Returns whether more extents are wanted.
     async fn visit_extents(
         &self,
         offset: u64,
@@ -111,8 +111,8 @@ impl Drive {
         Ok(true)
     }
 
-    /// Visits extents of the origin of a clone, which take nothing in the clone's log. Boxed,
-    /// because an origin may be a clone, too.
+    /// Visits extents of the origin of a clone, which occupy nothing in the clone's log. Boxed,
+    /// because an origin may also be a clone.
     fn inherited_extents<'a>(
         &'a self,
         offset: u64,
@@ -126,11 +126,11 @@ impl Drive {
     }
 
     /// Loads a range ahead of a read: the leaves of the map, and the decoded form of frames of
-    /// several blocks, from the start of the range up to the amount that is worth keeping in
-    /// memory. Frames of one block are not kept: they are always read from the medium.
+    /// several blocks, from the start of the range up to the amount that is worth caching in
+    /// memory. Frames of one block are not cached: they are always read from the medium.
     ///
     /// # Errors
-    /// As [`Drive::extents`]; unreadable frames are left to the read that needs them.
+    /// Those of [`Drive::extents`]; unreadable frames are left to the read that needs them.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         self.core().check_range(offset, len)?;
         let block = BLOCK_BYTES as u64;

@@ -12,12 +12,12 @@
 //! A flush of the host waits for the last batch of the host and all batches before it, but not for
 //! batches that garbage collection and checkpoints seal after it.
 //!
-//! Flushes touch neither map nor codec. One task syncs the medium, one sync after the other,
-//! concurrently with up to four durable appends: of operations that sync at the same time, only one
-//! may learn that data of others was lost, and a medium may report that only once. So no operation
-//! that ends after a failure counts, a sync runs to its end even if the request for it was
-//! cancelled, and a failed sync fails all: it poisons the log, since the operating system may have
-//! dropped the dirty pages, and a later success would prove nothing.
+//! Flushes involve neither map nor codec. One task syncs the medium, one sync after the other,
+//! concurrently with up to four durable appends. Of operations that sync at the same time, only one
+//! may receive the error that data of others was lost, and a medium may report that only once.
+//! Therefore no operation that ends after a failure counts, and a sync runs to completion even if
+//! the request for it was cancelled. A failed sync fails all operations: it poisons the log, since
+//! the operating system may have dropped the dirty pages, and a later success would prove nothing.
 
 use super::super::core::Core;
 use super::super::drive::Drive;
@@ -26,9 +26,9 @@ use crate::base::{Result, SeqNo};
 /// The behaviour of a flush while the medium is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnFull {
-    /// The flush fails: the host must know.
+    /// The flush fails, since the host must receive the error.
     Fail,
-    /// The flush waits: background work resumes where it was.
+    /// The flush waits, and background work resumes afterwards.
     Wait,
 }
 
@@ -56,7 +56,7 @@ impl Drive {
     /// ending.
     ///
     /// # Errors
-    /// As [`Drive::flush`].
+    /// Those of [`Drive::flush`].
     pub(crate) async fn flush_log(&self) -> Result<()> {
         let target = self.core().log().sealed_seq();
         assert!(target >= self.core().log().durable_seq(), "durable batches are sealed");
@@ -66,7 +66,7 @@ impl Drive {
     /// Makes everything appended so far durable, including records in open batches.
     ///
     /// # Errors
-    /// As [`Drive::flush`].
+    /// Those of [`Drive::flush`].
     pub(crate) async fn flush_all(&self) -> Result<()> {
         self.with_core(Core::seal_all);
         let target = self.core().log().sealed_seq();

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A frame that fails its checksum, or cannot be read, is restored from its batch's parity if it
-//! has one. Otherwise only reads of its own blocks fail, and no retry returns a wrong answer.
+//! has one. Otherwise only reads of its own blocks fail, and no retry returns a wrong result.
 
 use std::ops::Range;
 
@@ -30,15 +30,15 @@ use crate::codec::Encoding;
 use crate::crypt::Cipher;
 use crate::format::{Record, RecordAddress, check_payload};
 
-/// Frames with no more than this between them are read together: reading 16 KiB too many costs less
-/// than another operation.
+/// Frames with at most this many bytes between them are read together: reading 16 KiB too many
+/// costs less than another operation.
 const COALESCED_GAP_BYTES: u32 = 16 << 10;
 
-/// Concurrent media reads of one host read: a deep queue for a fast medium, bounded memory.
+/// Concurrent media reads of one host read: a deep queue for a fast medium, with bounded memory.
 pub(crate) const READS_AT_ONCE: usize = 32;
 
-/// Longest host read that uses and fills the read cache: databases and file systems read at random
-/// up to this size. Longer reads are scans, and cheap per block.
+/// Maximum length of a host read that uses and fills the read cache: databases and file systems
+/// read at random up to this size. Longer reads are scans, and cheap per block.
 const CACHED_READ_BYTES_MAX: usize = 64 << 10;
 
 /// A part of a host read that one frame serves.
@@ -54,10 +54,10 @@ pub(super) struct Piece {
     wanted: Range<usize>,
     /// Their offset in the host's buffer.
     target: usize,
-    /// Whether the read cache takes its blocks.
+    /// Whether the read cache stores its blocks.
     pub(super) is_kept: bool,
-    /// Whether no other part of the frame is expected to be read next: then only the wanted ones of
-    /// independent blocks are decoded.
+    /// Whether no other part of the frame is expected to be read next. If so, only the wanted ones
+    /// of independent blocks are decoded.
     pub(super) is_alone: bool,
 }
 
@@ -66,7 +66,7 @@ impl Piece {
         usize::from(self.place.blocks) * BLOCK_BYTES
     }
 
-    /// Returns the address of the frame's record, if the map is right.
+    /// Returns the address of the frame's record according to the map.
     fn record_address(&self) -> RecordAddress {
         let FramePlace { segment, offset, .. } = self.place;
         RecordAddress { generation: self.generation, segment, offset }
@@ -124,16 +124,16 @@ enum Next {
     Inherited(usize),
     /// This many bytes come from a frame on the medium.
     Read(usize, Piece),
-    /// The leaf of this number must be loaded first.
+    /// The leaf with this number must be loaded first.
     Missing(u64),
 }
 
 impl Drive {
-    /// Fills `out` with the bytes at byte `offset`; no alignment needed.
+    /// Fills `out` with the bytes from byte `offset` on, which may have any alignment.
     ///
     /// # Errors
-    /// `InvalidInput` beyond the end, or of a bookmark; `Corrupt` (naming the LBA) or `Medium` if a
-    /// block cannot be read; `out` is then unspecified.
+    /// `InvalidInput` beyond the end of the disk, and for a bookmark; `Corrupt` (naming the LBA) or
+    /// `Medium` if a block cannot be read; the content of `out` is then unspecified.
     pub async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.with_core(|core| {
             core.check_readable(offset, out.len() as u64)?;
@@ -149,7 +149,7 @@ impl Drive {
     /// read of the host.
     ///
     /// # Errors
-    /// As [`Drive::read`].
+    /// Those of [`Drive::read`].
     pub async fn read_blocks(&self, lba: Lba, out: &mut [u8]) -> Result<()> {
         self.read_range(lba.0 * BLOCK_BYTES as u64, out, false).await
     }
@@ -165,7 +165,7 @@ impl Drive {
         let is_sequential = self.streams.note(offset, out.len());
         let is_kept = out.len() <= CACHED_READ_BYTES_MAX;
         let is_alone = is_kept && !is_sequential;
-        // Until they are dropped, no segment that is read from is freed.
+        // While these pins exist, no segment that is read is freed.
         let mut pins = Vec::new();
         while at < out.len() {
             let (_, left) = out.split_at_mut(at);
@@ -210,8 +210,8 @@ impl Drive {
         }
     }
 
-    /// Serves the start of `out` from memory, or returns the frame on the medium that serves it,
-    /// and the number of bytes.
+    /// Serves the start of `out` from memory, or returns the frame on the medium that serves it.
+    /// Also returns the number of bytes.
     fn next_piece(&self, offset: u64, out: &mut [u8]) -> Result<Next> {
         let block = BLOCK_BYTES as u64;
         let lba = Lba(offset / block);
@@ -254,7 +254,7 @@ impl Drive {
         }
     }
 
-    /// Serves the start of a piece from the read cache, if the cache takes its blocks; returns the
+    /// Serves the start of a piece from the read cache, if the cache stores its blocks. Returns the
     /// number of bytes.
     fn read_cached(&self, piece: &Piece, out: &mut [u8]) -> usize {
         if !piece.is_kept {
@@ -328,7 +328,7 @@ impl Drive {
         }
     }
 
-    /// Reads many pieces: those adjacent in the log together, groups concurrently. Blocks that can
+    /// Reads many pieces: adjacent pieces in the log together, groups concurrently. Blocks that can
     /// be read without their frames are read individually.
     async fn read_pieces(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()> {
         let mut groups = Vec::new();
@@ -359,11 +359,11 @@ impl Drive {
         }
     }
 
-    /// Reads pieces that lie close together in one segment, with one media read if possible. `out`
+    /// Reads pieces that are close together in one segment, with one media read if possible. `out`
     /// begins at the host buffer's byte `out_at`.
     ///
-    /// If the medium cannot read them together, the unreadable sector may lie between them, or in
-    /// only one of them: each is then read alone, and the error names the one that fails.
+    /// If the medium cannot read them together, the unreadable sector may be between them, or in
+    /// only one of them. Each is then read alone, and the error names the one that fails.
     async fn read_group(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
         if let Some(stretch) = pieces.first().and_then(|first| self.stretch_of(first))
             && self.read_from_stretch(stretch, pieces, out_at, out).await
@@ -383,8 +383,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Reads pieces that lie close together in one segment with one media read. `out` begins at
-    /// the host buffer's byte `out_at`.
+    /// Reads pieces that are close together in one segment with one media read. `out` begins at the
+    /// host buffer's byte `out_at`.
     async fn read_together(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
         let ends = pieces.first().zip(pieces.last());
         let (first, last) = ends.expect("a group of pieces has a first and a last");
@@ -431,7 +431,7 @@ impl Drive {
     async fn restore_piece(&self, piece: &Piece, out: &mut [u8], error: Error) -> Result<()> {
         let FramePlace { segment, record_bytes, .. } = piece.place;
         if self.core().has_metadata(segment) {
-            // A block of a lost leaf.
+            // The block belongs to a lost leaf.
             return self.count_damage(Err(error));
         }
         let mut decode = |record: &[u8]| self.decode_piece(piece, record, out).is_ok();
@@ -449,7 +449,7 @@ impl Drive {
     }
 
     /// Checks the frame that begins at the start of `record` and decodes the part that `piece`
-    /// wants. Uses only the piece: the core may be borrowed.
+    /// needs. Uses only the piece: the core may be borrowed.
     pub(super) fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
         assert_eq!(piece.wanted.len(), out.len(), "a piece is decoded to where it goes");
         let cipher = self.medium.cipher();
@@ -481,7 +481,7 @@ impl Drive {
     }
 }
 
-/// Returns the payload of a frame, if header and payload are as the map says.
+/// Returns the payload of a frame, if header and payload agree with the map.
 fn check_frame<'a>(piece: &Piece, record: &'a [u8], cipher: &Cipher) -> Result<Stored<'a>> {
     let place = piece.record_address();
     let RecordAddress { generation, segment, offset } = place;
@@ -514,8 +514,8 @@ fn is_intact(piece: &Piece, record: &[u8], cipher: &Cipher) -> bool {
     payload.is_some_and(|payload| check_payload(payload, payload_checksum, place).is_ok())
 }
 
-/// Returns the number of frames, from the first on, that one media read of up to `bytes_max` bytes
-/// can serve.
+/// Returns the number of frames, starting with the first, that one media read of up to `bytes_max`
+/// bytes can serve.
 pub(crate) fn group_len<'a>(
     places: impl Iterator<Item = &'a FramePlace> + Clone,
     bytes_max: usize,

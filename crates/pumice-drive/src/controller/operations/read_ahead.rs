@@ -1,5 +1,5 @@
-//! Reading ahead of sequential readers: the next data of a reader is on its way from the medium
-//! while the host takes the last data that it has read.
+//! Reading ahead of sequential readers: the next data of a reader is read from the medium while the
+//! host processes the previous data.
 //!
 //! ```text
 //! a read that needs the medium -> the third in a row, or later? few reads in progress? -> a task:
@@ -8,7 +8,7 @@
 //!              no, or a failure   -> the medium; see `read`
 //! ```
 //!
-//! The bytes stay as they are stored. The read that needs the block reports errors.
+//! The bytes stay in their stored form. The read that needs the block reports errors.
 
 use futures_util::future::FutureExt;
 use futures_util::stream::{StreamExt, iter};
@@ -25,7 +25,8 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Lba, Result};
 use crate::format::FRAME_BLOCKS_MAX;
 
-/// Longest media read ahead: a host read that needs its first frame waits for all of it.
+/// Maximum length of a media read ahead: a host read that needs its first frame waits for all of
+/// it.
 const STRETCH_BYTES_MAX: usize = 256 << 10;
 
 /// Concurrent media reads ahead.
@@ -48,13 +49,13 @@ impl Drive {
         };
         while let Some(wanted) = self.ahead.wanted.wait_for(next).await {
             if let Err(error) = self.read_ahead(&wanted).await {
-                // The read that needs the block meets the error again.
+                // The read that needs the block reports the error again.
                 tracing::debug!(error = %error.chain(), "cannot read ahead");
             }
         }
     }
 
-    /// Notes that a read of the host, which ended at `end`, needed the medium.
+    /// Records that a read of the host, which ended at `end`, needed the medium.
     #[inline]
     pub(super) fn want_read_ahead(&self, end: u64) {
         if self.ahead.is_of_use() && self.streams.want(end) {
@@ -66,7 +67,7 @@ impl Drive {
         let block = BLOCK_BYTES as u64;
         let mut at = wanted.range.start / block;
         let end = wanted.range.end.min(self.size_bytes()).div_ceil(block);
-        // Until they are dropped, no segment that is read from is freed.
+        // While these pins exist, no segment that is read is freed.
         let mut pins = Vec::new();
         let mut frames: Vec<Frame> = Vec::new();
         while at < end {
@@ -114,7 +115,7 @@ impl Drive {
             || self.cache.has(frame_cache::Wanted { address, lba, bytes })
     }
 
-    /// Reads frames that lie close together in one segment, if there is room for them and the
+    /// Reads frames that are close together in one segment, if there is space for them and the
     /// reader has not yet reached them.
     async fn read_stretch(&self, wanted: &Wanted, frames: &[Frame]) {
         let ends = frames.first().zip(frames.last());
@@ -125,7 +126,7 @@ impl Drive {
         let unit = self.read_unit;
         let start = first.place.offset / unit * unit;
         let end = (last.place.offset + last.place.record_bytes).next_multiple_of(unit);
-        // Waiting for room would delay reads that are needed now.
+        // Waiting for space would delay reads that are needed now.
         let Some((buffer, in_flight)) = self.buffers.take((end - start) as usize).now_or_never()
         else {
             return;
@@ -151,13 +152,13 @@ impl Drive {
         }
     }
 
-    /// Returns the stretch that has the frame of a piece.
+    /// Returns the stretch that contains the frame of a piece.
     #[inline]
     pub(super) fn stretch_of(&self, piece: &Piece) -> Option<StretchId> {
         self.ahead.find(piece.place.address(), piece.generation)
     }
 
-    /// Serves pieces from a stretch that was read ahead, if it has all of them; returns false
+    /// Serves pieces from a stretch that was read ahead, if it contains all of them. Returns false
     /// otherwise, or if one cannot be decoded.
     pub(super) async fn read_from_stretch(
         &self,

@@ -1,5 +1,5 @@
-//! Reading single blocks of frames of independent blocks: one block is read from the medium and
-//! decoded, not the frame.
+//! Reading single blocks of frames of independent blocks: only the block is read from the medium
+//! and decoded, not the frame.
 //!
 //! ```text
 //! table in the map?  -> read the blocks wanted -> checksum of each -> decode -> copy
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The map has the table of each frame with several live blocks, except for frames written by a
-//! program that knew no tables: the first short read of such a frame leaves its table in memory.
-//! Only short reads that continue no earlier one use tables. A sequential reader needs the rest of
-//! the frame next, and a long read most of it.
+//! program without support for tables: the first short read of such a frame leaves its table in
+//! memory. Only short reads that do not continue an earlier one use tables. A sequential reader
+//! needs the rest of the frame next, and a long read most of it.
 
 use super::super::drive::Drive;
 use super::super::drive::read_cache::FrameKey;
@@ -19,8 +19,8 @@ use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::codec::{BlockTable, Decompressor};
 
 impl Drive {
-    /// Returns the table with which a piece is read without the rest of its frame: `None` if it is
-    /// not known, or if reading the frame is more useful.
+    /// Returns the table with which a piece is read without the rest of its frame. Returns `None`
+    /// if the table is not known, or if reading the frame is more useful.
     pub(super) fn table_for(&self, piece: &Piece) -> Option<BlockTable> {
         if !piece.is_alone || piece.is_whole_frame() {
             return None;
@@ -33,8 +33,8 @@ impl Drive {
         self.core().map().table(piece.lba, piece.index, &piece.place)
     }
 
-    /// Reads a piece of a frame that is damaged, if its own blocks are whole and their table is
-    /// known; returns false otherwise.
+    /// Reads a piece of a damaged frame, if the blocks of the piece are intact and their table is
+    /// known. Returns false otherwise.
     pub(super) async fn read_remains(&self, piece: &Piece, out: &mut [u8]) -> bool {
         // Otherwise reading the blocks alone was tried before.
         match self.table_of(piece).filter(|_| !piece.is_alone) {
@@ -43,7 +43,7 @@ impl Drive {
         }
     }
 
-    /// Reads a piece of a frame with this table; returns false if that fails: reading the whole
+    /// Reads a piece of a frame with this table. Returns false if that fails: reading the whole
     /// frame then finds the damage, and may restore the frame.
     pub(super) async fn read_part(
         &self,
@@ -56,7 +56,7 @@ impl Drive {
         let Some(first) = ranges.next() else { return false };
         let last = ranges.last().unwrap_or_else(|| first.clone());
         let headers = place.record_bytes.checked_sub(len_u32(table.payload_bytes()));
-        // Only in a damaged map is the frame shorter.
+        // The frame is shorter only in a damaged map.
         let Some(headers) = headers else { return false };
         let payload_at = place.offset + headers;
         let unit = self.read_unit;
@@ -76,7 +76,7 @@ impl Drive {
         self.buffers.put(bytes, in_flight);
         decoded
             .inspect_err(|error| {
-                // The read of the whole frame, which follows, reports it.
+                // The subsequent read of the whole frame reports the error.
                 tracing::debug!(
                     lba = %piece.lba,
                     segment = %place.segment,
@@ -88,7 +88,7 @@ impl Drive {
     }
 
     /// Decodes the wanted part of a payload of independent blocks, which matches its checksum. If
-    /// the read cache takes its blocks, the map takes their table.
+    /// the read cache stores its blocks, the map stores their table.
     pub(super) fn decode_payload(
         &self,
         piece: &Piece,

@@ -24,8 +24,8 @@ pub enum Allocation {
 }
 
 impl Drive {
-    /// Drops the blocks that lie wholly within a range; they then read as zeroes. Blocks covered
-    /// in part keep their content. Ordered and durable like a write.
+    /// Drops the blocks that are entirely within a range; they then read as zeroes. Partly covered
+    /// blocks keep their content. Ordered and durable like a write.
     ///
     /// # Errors
     /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full to its reserve.
@@ -39,7 +39,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Trims as [`Drive::trim`] does, and returns when that is durable.
+    /// Trims like [`Drive::trim`], and returns when the trim is durable.
     ///
     /// # Errors
     /// Those of [`Drive::trim`] and [`Drive::flush`].
@@ -48,8 +48,8 @@ impl Drive {
         self.flush().await
     }
 
-    /// Makes a range read as zeroes; blocks covered in part are merged. Up to 1 MiB, and for whole
-    /// blocks of any length, all of it takes effect or nothing. Ordered and durable like a write.
+    /// Makes a range read as zeroes; partly covered blocks are merged. A range of up to 1 MiB, or
+    /// of whole blocks, takes effect completely or not at all. Ordered and durable like a write.
     ///
     /// # Errors
     /// Those of [`Drive::write`].
@@ -83,7 +83,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes zeroes as [`Drive::write_zeroes`] does, and returns when they are durable.
+    /// Writes zeroes like [`Drive::write_zeroes`], and returns when they are durable.
     ///
     /// # Errors
     /// Those of [`Drive::write_zeroes`] and [`Drive::flush`].
@@ -112,7 +112,7 @@ impl Drive {
         if zeroes.is_empty() { Ok(()) } else { self.write(from, zeroes).await }
     }
 
-    /// Appends a fill or a trim of whole blocks, which lie on the disk.
+    /// Appends a fill or a trim of whole blocks, which are on the disk.
     ///
     /// # Errors
     /// `Poisoned`; `NoSpace` when the log is full to its reserve; `Corrupt` or `Medium` if a leaf
@@ -132,7 +132,7 @@ impl Drive {
     }
 }
 
-/// Returns the blocks that lie wholly within a byte range.
+/// Returns the blocks that are entirely within a byte range.
 fn whole_blocks(offset: u64, len: u64) -> (Lba, u64) {
     let block = BLOCK_BYTES as u64;
     let first = offset.div_ceil(block);
@@ -142,7 +142,7 @@ fn whole_blocks(offset: u64, len: u64) -> (Lba, u64) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: only blocks that lie wholly within a range are dropped.
+    //! Goal: only blocks that are entirely within a range are dropped.
     use super::*;
 
     #[test]

@@ -10,8 +10,8 @@
 //! copies them into the open batch.
 //!
 //! The core does its part in one call, so no other request sees a part of a write. All its records
-//! lie in one batch, or, at the end of a segment, in two that count only together: after a crash a
-//! write of up to 1 MiB is all there or not at all.
+//! are in one batch or, at the end of a segment, in two that count only together: after a crash a
+//! write of up to 1 MiB is complete or absent.
 
 use super::super::core::{Attempt, BlockWrite, Core, Edge};
 use super::super::drive::Drive;
@@ -23,13 +23,13 @@ use crate::codec::{Coding, CompressedFrames, Encoding, Workers, fill_byte};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A block that a write covers only in part, merged with its previous content.
+/// A partly written block, merged with its previous content.
 struct MergedEdge {
     edge: Edge,
     block: Box<[u8; BLOCK_BYTES]>,
 }
 
-/// The content of a write that is not of whole blocks.
+/// The content of a write that does not consist of whole blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     /// Data that the host sent.
@@ -41,12 +41,13 @@ pub(super) enum Content {
 }
 
 impl Drive {
-    /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among the
-    /// writes, when this returns; durable after the next [`Drive::flush`].
+    /// Writes `data` at byte `offset`, which may have any alignment. The write is visible to reads,
+    /// and ordered among the writes, when this returns, and durable after the next
+    /// [`Drive::flush`].
     ///
     /// # Errors
     /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full; `Corrupt` or
-    /// `Medium` if a block written in part cannot be read. On an error, a write of up to 1 MiB has
+    /// `Medium` if a partly written block cannot be read. On an error, a write of up to 1 MiB has
     /// written nothing; of a longer write, the pieces before the error are written.
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.with_core(|core| {
@@ -66,8 +67,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes as [`Drive::write`] does, and returns when the data is durable, as a host expects of
-    /// a write with FUA.
+    /// Writes like [`Drive::write`], and returns when the data is durable, as a host expects of a
+    /// write with FUA.
     ///
     /// # Errors
     /// Those of [`Drive::write`] and [`Drive::flush`].
@@ -76,9 +77,9 @@ impl Drive {
         self.flush().await
     }
 
-    /// Carries out a write as [`Drive::write`] does, if that needs no waiting: whole
-    /// blocks, up to 1 MiB, with room in the log, the map's leaves in memory, and nothing to hand
-    /// over to other threads. `None` if it must wait; nothing has been written then.
+    /// Carries out a write like [`Drive::write`], if this requires no wait: whole blocks, up to 1
+    /// MiB, with space in the log, the map's leaves in memory, and no work for other threads.
+    /// Returns `None` if the write must wait; nothing has been written.
     pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
         let is_whole = offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES);
         if !is_whole || data.len() > ATOMIC_WRITE_BYTES || self.workers_for(data).is_some() {
@@ -119,11 +120,11 @@ impl Drive {
     }
 
     /// Writes the blocks of a frame that is already encoded: `payload` decodes to `raw`. If this
-    /// drive's frames are cut differently, its own codec encodes them. Ordered and durable like a
+    /// drive divides frames differently, its own codec encodes them. Ordered and durable like a
     /// write.
     ///
     /// # Errors
-    /// Those of [`Drive::write`]; nothing is written then.
+    /// Those of [`Drive::write`]; nothing has been written.
     pub(in super::super) async fn write_encoded(
         &self,
         lba: Lba,
@@ -162,7 +163,8 @@ impl Drive {
     }
 
     /// Merges the edges with the stored blocks. If a block changed while it was being read or while
-    /// the log made room, it is read again: the loser of such a race merges with the winner.
+    /// the write waited for space in the log, it is read again: the loser of such a race merges
+    /// with the winner.
     pub(super) async fn write_unaligned(
         &self,
         offset: u64,
@@ -209,7 +211,7 @@ impl Drive {
         is_wanted.then_some(workers)
     }
 
-    /// Compresses the frames of a write of whole blocks on other threads, if that is worth it.
+    /// Compresses the frames of a write of whole blocks on other threads, if that is worthwhile.
     async fn compress_aside(
         &self,
         write: &BlockWrite<'_>,
@@ -228,8 +230,8 @@ impl Drive {
         Some(compressed)
     }
 
-    /// Waits for room and appends a write, whose frames may be `compressed` already. Returns false
-    /// if a leaf was evicted, or an edge changed, while it waited.
+    /// Waits for space and appends a write, whose frames may be `compressed` already. Returns false
+    /// if a leaf was evicted, or an edge changed, during the wait.
     async fn append_write(
         &self,
         write: &BlockWrite<'_>,
@@ -251,8 +253,8 @@ impl Drive {
         Ok(self.with_room(append).await? == Attempt::Done)
     }
 
-    /// Reads the block around `data`, which lies within one block at `offset`, and merges the two;
-    /// `None` for no data.
+    /// Reads the block around `data`, which is within one block at `offset`, and merges the two.
+    /// Returns `None` for no data.
     async fn merged_edge(&self, offset: u64, data: &[u8]) -> Result<Option<MergedEdge>> {
         if data.is_empty() {
             return Ok(None);
@@ -304,8 +306,8 @@ fn whole_blocks<'a>(offset: u64, part: &'a [&'a [u8]; 1]) -> BlockWrite<'a> {
     BlockWrite { lba, blocks, parts: part, edges: &[], host_bytes, makes_holes: false }
 }
 
-/// Returns the bytes of the first atomic piece of a write of `len` bytes at `offset`. It ends
-/// between blocks unless it is the last, so that no block belongs to two pieces.
+/// Returns the bytes of the first atomic piece of a write of `len` bytes at `offset`. The piece
+/// ends between blocks unless it is the last, so that no block belongs to two pieces.
 fn piece_bytes(offset: u64, len: usize) -> usize {
     assert!(len > 0, "a write has a byte");
     if len <= ATOMIC_WRITE_BYTES {

@@ -1,5 +1,5 @@
 //! Background work of the data path: appending sealed batches to the medium, sealing a batch that
-//! has waited too long, reaping trimmed leaves, looking for space to give back.
+//! has waited too long, reaping trimmed leaves, finding space to return.
 //!
 //! A drive runs [`WRITERS`](super::super::log::WRITERS) tasks of [`Drive::run_writer`] and one of
 //! [`Drive::run_upkeep`]. Syncs belong to `flush`.
@@ -10,11 +10,12 @@ use super::super::drive::{Drive, FULL_RETRY_NS};
 use crate::base::ErrorKind;
 use crate::format::BATCH_ALIGNMENT;
 
-/// How long acknowledged data may stay in memory when no more arrives, before it goes to the medium
-/// (without a sync): of the order of what operating systems allow, for the same reason.
+/// Maximum time for which acknowledged data may stay in memory when no more arrives, before it is
+/// written to the medium (without a sync): similar to the limits of operating systems, for the same
+/// reason.
 const UPKEEP_NS: u64 = 1_000_000_000;
 
-/// How long trimmed leaves are reaped at a time: the rest of the upkeep waits for it.
+/// Time for which trimmed leaves are reaped at once: the rest of the upkeep waits for it.
 const REAP_NS: u64 = 500_000_000;
 
 impl Drive {
@@ -58,7 +59,7 @@ impl Drive {
                 }
             });
             if is_full {
-                // The end of the drive does not wait for space.
+                // The closing of the drive does not wait for space.
                 if self.core().is_ending() {
                     return;
                 }
@@ -67,8 +68,8 @@ impl Drive {
         }
     }
 
-    /// Seals batches that are not flushed, vouches for flushed ones, reaps trimmed leaves and warns
-    /// of a lack of space until the drive closes.
+    /// Seals batches that are not flushed, confirms flushed ones, reaps trimmed leaves and warns of
+    /// a lack of space until the drive closes.
     pub(crate) async fn run_upkeep(&self) {
         let mut seen = self.core().log().sealed_seq();
         while !self.core().is_ending() {
@@ -95,7 +96,7 @@ impl Drive {
     }
 
     /// Writes a superblock that names the segment in which an append failed, so that the next
-    /// opening does not begin there. If this fails, that opening fails there again.
+    /// opening does not begin in it. If this fails, that opening fails there again.
     async fn name_bad_segment(&self) {
         let is_wanted = |core: &Core| core.bad_segment().is_some();
         if !is_wanted(&self.core()) {
@@ -113,7 +114,7 @@ impl Drive {
         }
     }
 
-    /// Waits for half of the upkeep's period. If nothing was sealed during it, a batch vouches for
+    /// Waits for half of the upkeep's period. If nothing was sealed in that time, a batch confirms
     /// the batches flushed before, and is itself made durable.
     async fn vouch_when_idle(&self) {
         let before = self.core().log().sealed_seq();

@@ -1,8 +1,9 @@
-//! Identifying a drive whose superblocks are both gone: every segment header describes it.
+//! Identifying a drive whose superblocks are both lost, from its segment headers, each of which
+//! describes the drive.
 //!
-//! A header counts if its checksum is right and it lies where it says it does, so that the image of
-//! a drive, stored as data within another one, is not taken for a drive. Does no I/O: it says where
-//! to look, and is handed the bytes.
+//! A header counts if its checksum is right and its place is the one that it states, so that the
+//! image of a drive, stored as data within another one, is not mistaken for a drive. This module
+//! does no I/O: it returns the offsets to read, and the caller passes the bytes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{DriveShape, KeySlot, SegmentHeader};
 
-/// Drives remembered at most: on a device that more drives have used in turn, `--uuid` selects one.
+/// Maximum number of drives remembered: on a device that more drives have used in turn, `--uuid`
+/// selects one.
 const DRIVES_MAX: usize = 64;
 
 /// A search for segment headers.
@@ -39,8 +41,8 @@ impl Finder {
         Self { wanted, ..Self::default() }
     }
 
-    /// Takes the 4096 bytes at byte `offset` of the medium; returns the next byte offset to look
-    /// at: every 4 KiB until a header is found, then only where segments begin.
+    /// Examines the 4096 bytes at byte `offset` of the medium. Returns the next byte offset to
+    /// examine: every 4 KiB until a header is found, then only the starts of segments.
     pub fn look(&mut self, offset: u64, page: &[u8]) -> u64 {
         let header = SegmentHeader::found_in(page).filter(|header| {
             let DriveShape { data_offset, segment_bytes, .. } = header.shape;

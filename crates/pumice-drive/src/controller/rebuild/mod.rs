@@ -1,4 +1,4 @@
-//! Making a working drive from the remains of one.
+//! Making a working drive from the remains of a damaged one.
 //!
 //! ```text
 //! superblocks, else segment headers -> identity and shape of the drive
@@ -8,12 +8,12 @@
 //! either             -> parts of the disk, written to a new drive as a host would
 //! ```
 //!
-//! In every case frames are verified, and nothing older is returned where the newest version of a
+//! In every case frames are verified, and nothing older is returned if the newest version of a
 //! block is known and damaged. Facts that cannot be known from records alone are reported: trims
-//! and fills whose records are gone (garbage collection does not move them: the map has them), and
-//! which blocks followed a damaged header.
+//! and fills whose records are lost (garbage collection does not move them: the map contains them),
+//! and the blocks after a damaged header.
 //!
-//! Never writes to the medium it reads: everything is opened read-only.
+//! This module never writes to the medium it reads: everything is opened read-only.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -55,7 +55,7 @@ use crate::media::AnyMedium;
 /// Bytes of a fill written in one request.
 const FILL_BYTES: usize = 1 << 20;
 
-/// The facts about a drive that are needed to read its segments.
+/// The properties of a drive that are needed to read its segments.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub(crate) uuid: Uuid,
@@ -67,7 +67,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the drive that a superblock of the medium describes; `None` if both are gone.
+    /// Returns the drive that a superblock of the medium describes; `None` if both are lost.
     ///
     /// # Errors
     /// `Unsupported` if a newer version wrote one; `PermissionDenied` without the drive's key;
@@ -152,7 +152,7 @@ impl Identity {
         self.shape.size_bytes / BLOCK_BYTES as u64
     }
 
-    /// Returns a superblock that names a checkpoint, and calls everything up to `watermark`
+    /// Returns a superblock that names a checkpoint, and declares everything up to `watermark`
     /// durable.
     fn superblock_for(
         &self,
@@ -179,7 +179,7 @@ impl Identity {
             warn_percent: [0; 4],
             is_preallocated: false,
             has_block_frames: false,
-            // Nothing is written that could take the space that snapshots need.
+            // Nothing is written that could use the space that snapshots need.
             has_snapshots: false,
             receiving: None,
             origin: None,
@@ -197,7 +197,7 @@ impl Identity {
     }
 }
 
-/// The source that a disk is rebuilt from.
+/// The source from which a disk is rebuilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebuiltFrom {
     /// The drive opens as it is.
@@ -208,8 +208,7 @@ pub enum RebuiltFrom {
     /// The whole log from its first batch: the disk is as it was, if there are no
     /// [`DamagedDrive::problems`].
     Log,
-    /// The records of all segments: [`DamagedDrive::problems`] has the changes that they do not
-    /// show.
+    /// The records of all segments; [`DamagedDrive::problems`] lists changes that they do not show.
     Records,
 }
 
@@ -217,12 +216,12 @@ pub enum RebuiltFrom {
 pub struct DamagedDrive(Inside, RebuiltFrom);
 
 enum Inside {
-    /// With the changes that the log does not show.
+    /// A drive, with the changes that the log does not show.
     Drive(Box<Drive>, Vec<Problem>),
     Records(Box<Salvage>),
 }
 
-/// The parts of a damaged's disk, in order.
+/// The parts of a damaged drive's disk, in order.
 pub enum Parts<'s> {
     /// From a drive that could be opened.
     Drive(Extract<'s>),
@@ -261,7 +260,7 @@ impl DamagedDrive {
         let rolled_back = last_rollback(&*medium, &identity, &survey).await;
         let from = |seq| (seq <= rolled_back && rolled_back > SeqNo(0)).then(over_a_rollback);
         for &(seq, root) in &survey.roots {
-            // A root counts only if all batches before it are there: its leaves are.
+            // A root counts only if all earlier batches exist, since they contain its leaves.
             let watermark = survey.watermark.max(seq);
             let superblock = identity.superblock_for(Some(root), watermark);
             if let Some(drive) = attempt(guess(superblock)).await {
@@ -283,7 +282,7 @@ impl DamagedDrive {
         Ok(Self(Inside::Records(Box::new(salvage)), RebuiltFrom::Records))
     }
 
-    /// Returns the source that the disk is rebuilt from.
+    /// Returns the source from which the disk is rebuilt.
     pub fn rebuilt_from(&self) -> RebuiltFrom {
         self.1
     }
@@ -298,7 +297,7 @@ impl DamagedDrive {
     }
 
     /// Returns damage that may have cost more than the blocks reported as lost, and changes that
-    /// the log does not show, such as a rollback; and the number of all problems. Known when all
+    /// the log does not show, such as a rollback, and the number of all problems. Known when all
     /// parts have been returned.
     pub fn problems(&self) -> (&[Problem], u64) {
         match &self.0 {
@@ -308,8 +307,8 @@ impl DamagedDrive {
     }
 
     /// Returns the maximum number of blocks that may have been trimmed, or filled with one byte,
-    /// before the drive was lost: their content is older than a batch that is gone. Known when all
-    /// parts have been returned.
+    /// before the drive was lost: their content is older than a lost batch. Known when all parts
+    /// have been returned.
     pub fn doubtful_blocks(&self) -> u64 {
         match &self.0 {
             Inside::Drive(..) => 0,
@@ -317,7 +316,7 @@ impl DamagedDrive {
         }
     }
 
-    /// Returns the runs of batches that are gone: the numbers of the first and the last. Garbage
+    /// Returns the runs of missing batches: the numbers of the first and the last. Garbage
     /// collection frees batches whose blocks were moved or overwritten; other batches were lost
     /// with all their content.
     pub fn missing_batches(&self) -> Vec<(u64, u64)> {
@@ -327,7 +326,7 @@ impl DamagedDrive {
         }
     }
 
-    /// Returns whether batches are gone without a trace: blocks without any record may have been
+    /// Returns whether batches are missing without a trace: blocks without any record may have been
     /// filled with one byte.
     pub fn has_missing_batches(&self) -> bool {
         match &self.0 {
@@ -336,8 +335,8 @@ impl DamagedDrive {
         }
     }
 
-    /// Returns whether batches were left out because a batch before them is missing: they were
-    /// never flushed.
+    /// Returns whether batches were omitted because an earlier batch is missing: they were never
+    /// flushed.
     pub fn has_cut_batches(&self) -> bool {
         match &self.0 {
             Inside::Drive(..) => false,
@@ -364,7 +363,7 @@ impl Parts<'_> {
     }
 }
 
-/// Opens a drive as a superblock describes it, if that works and all of its map can be read.
+/// Opens a drive as a superblock describes it, if that succeeds and all of its map can be read.
 async fn try_open(
     medium: Rc<dyn AnyMedium>,
     clock: Rc<dyn AnyClock>,
@@ -409,9 +408,9 @@ fn say_refused(error: &Error) {
     tracing::warn!(error = %error.chain(), "cannot rebuild from this source");
 }
 
-/// Creates the drive on which a disk is rebuilt: as [`create()`](super::create()), but until
-/// [`complete_target`] the drive says that it is incomplete, and only [`Drive::open_target`] opens
-/// it. A rebuild that ends early therefore leaves nothing that looks whole.
+/// Creates the drive on which a disk is rebuilt, like [`create()`](super::create()). The drive is
+/// marked as incomplete until [`complete_target`], and only [`Drive::open_target`] opens it. A
+/// rebuild that ends early therefore leaves nothing that looks whole.
 ///
 /// # Errors
 /// Those of [`create()`](super::create()).
@@ -419,7 +418,8 @@ pub async fn create_target(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
     create_as(medium, spec, true).await
 }
 
-/// Marks a drive, which must have been closed cleanly, as complete. Durable when this returns.
+/// Marks a drive, which must have been closed cleanly, as complete. The mark is durable when this
+/// returns.
 ///
 /// # Errors
 /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.

@@ -1,12 +1,12 @@
-//! A disk put together from the records of all segments, without any checkpoint.
+//! A disk assembled from the records of all segments, without any checkpoint.
 //!
 //! ```text
 //! all segments -> newest version of each block of some leaves -> frames read, verified, decoded
 //!              -> the next leaves
 //! ```
 //!
-//! The newest version counts even if it is damaged: then its blocks are lost, and nothing older is
-//! returned in their place. Only reads.
+//! The newest version counts even if it is damaged: its blocks are then lost, and nothing older is
+//! returned in their place. This module only reads.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use crate::format::{
 };
 use crate::media::AnyMedium;
 
-/// The disk of a drive whose checkpoints are gone.
+/// The disk of a drive whose checkpoints are lost.
 pub(super) struct Salvage {
     medium: Rc<dyn AnyMedium>,
     identity: Identity,
@@ -38,7 +38,7 @@ pub(super) struct Salvage {
     runs: VecDeque<Run>,
     decompressor: Decompressor,
     frame: Vec<u8>,
-    /// Blocks whose newest version is older than a batch that is gone, which may have held a trim
+    /// Blocks whose newest version is older than a missing batch, which may have contained a trim
     /// or a fill.
     pub(super) doubtful_blocks: u64,
 }

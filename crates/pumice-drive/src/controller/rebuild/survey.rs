@@ -1,11 +1,11 @@
-//! A survey of all segments of a drive: the uses of them, the batches that belong to the drive's
-//! history, the places of checkpoints' roots, and the places that cannot be read.
+//! A survey of all segments of a drive: their uses, the batches that belong to the drive's history,
+//! the places of checkpoints' roots, and the places that cannot be read.
 //!
-//! A batch of a *lost life* (written, not durable, and written over in part by the next life) has a
-//! sequence number that a later epoch's batch reaches, too. Where the first batches of that epoch
-//! are gone, the headers of segments that were started in it say where it began, and so does the
-//! order of batches within a segment. Beyond the highest batch that any other batch calls durable,
-//! batches count only up to the first gap: batches after a gap were never flushed.
+//! A batch of a *lost life* (written, not durable, and overwritten in part by the next life) has a
+//! sequence number that a later epoch's batch also reaches. If the first batches of that epoch are
+//! missing, the headers of segments that were started in it state where it began, and so does the
+//! order of batches within a segment. Beyond the highest batch that any other batch states to be
+//! durable, batches count only up to the first gap: batches after a gap were never flushed.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ const FIRST_BATCH_OFFSET: u32 = SEGMENT_HEADER_BYTES as u32;
 #[expect(clippy::cast_possible_truncation, reason = "4096 in the width of offsets in segments")]
 const PAGE_BYTES: u32 = BATCH_ALIGNMENT as u32;
 
-/// Checkpoints remembered: the newest.
+/// Maximum number of checkpoints remembered, the newest ones.
 const ROOTS_MAX: usize = 16;
 
 /// Problems listed one by one; more are only counted.
@@ -38,7 +38,7 @@ const PROBLEMS_LISTED_MAX: usize = 10_000;
 pub(crate) struct Survey {
     /// Segments in use.
     pub(crate) segments: Vec<SegmentUse>,
-    /// Roots of checkpoints with the batch each lies in, newest first.
+    /// Roots of checkpoints with the batch that contains each, newest first.
     pub(crate) roots: Vec<(SeqNo, CheckpointAddress)>,
     /// The highest batch that is known to have been durable.
     pub(crate) watermark: SeqNo,
@@ -100,7 +100,7 @@ impl Survey {
         self.found.contains_key(&1)
     }
 
-    /// Returns the highest batch of the drive's history that is gone; 0 if all are found.
+    /// Returns the highest missing batch of the drive's history; 0 if all are found.
     pub(crate) fn last_missing(&self) -> SeqNo {
         let run = self.found.range(..=self.end).next_back();
         match run {
@@ -109,7 +109,7 @@ impl Survey {
         }
     }
 
-    /// Returns the runs of batches of the drive's history that are gone: first, last.
+    /// Returns the runs of missing batches of the drive's history: first, last.
     pub(crate) fn missing(&self) -> Vec<(u64, u64)> {
         let mut missing = Vec::new();
         let mut next = 1;
@@ -125,7 +125,7 @@ impl Survey {
         missing
     }
 
-    /// Returns whether batches were found after a gap, which are left out.
+    /// Returns whether batches were found after a gap, which are omitted.
     pub(crate) fn has_batches_after_the_end(&self) -> bool {
         self.found.last_key_value().is_some_and(|(_, &last)| last > self.end)
     }
@@ -146,7 +146,7 @@ impl Survey {
             }
             return Some(header.generation);
         }
-        // A batch says in which use of its segment it was written; the newest use counts.
+        // A batch states in which use of its segment it was written; the newest use counts.
         let mut newest = None;
         for at in (FIRST_BATCH_OFFSET..segment_bytes).step_by(BATCH_ALIGNMENT) {
             let page = window.read(segment, at, PAGE_BYTES).await;
@@ -216,13 +216,13 @@ impl Survey {
         }
     }
 
-    /// Notes that an epoch began with batch `seq` or before.
+    /// Records that an epoch began with batch `seq` or before.
     fn note_epoch(&mut self, epoch: u32, seq: SeqNo) {
         let first = self.epochs.entry(epoch).or_insert(seq.0);
         *first = seq.0.min(*first);
     }
 
-    /// Notes that batch `seq` was found.
+    /// Records that batch `seq` was found.
     fn note(&mut self, seq: u64) {
         let before = self.found.range(..=seq).next_back().map(|(&first, &last)| (first, last));
         if before.is_some_and(|(_, last)| last >= seq) {

@@ -1,12 +1,12 @@
-//! The newest version of each block, put together from records in any order.
+//! The newest version of each block, assembled from records in any order.
 //!
 //! ```text
 //! age: the batch in which the host wrote it -> of one batch: moved blocks, then by place
 //! ```
 //!
 //! A moved block was live when it was moved: no other version from the same batch is newer. Memory
-//! is bounded: when the leaves touched become too many, the last of them are dropped and left to
-//! another pass.
+//! is bounded: when too many leaves are affected, the last of them are dropped and left to another
+//! pass.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::super::place::blocks_of_frame;
 use crate::base::{Lba, SegmentId};
 use crate::format::LEAF_BLOCKS;
 
-/// Leaves kept at one time: 32 GiB of the disk in 256 MiB of memory.
+/// Maximum number of leaves in memory: 32 GiB of the disk in 256 MiB of memory.
 const LEAVES_MAX: usize = 8192;
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
@@ -24,7 +24,7 @@ const LEAF: u64 = LEAF_BLOCKS as u64;
 pub(super) enum Content {
     /// Nothing.
     Hole,
-    /// Every byte is this one.
+    /// Every byte has this value.
     Fill(u8),
     /// This block of the frame.
     Frame(u8),
@@ -64,7 +64,7 @@ impl Version {
         (self.age, self.order) > (other.age, other.order)
     }
 
-    /// Returns the version of the block that follows `count` blocks later in the same record.
+    /// Returns the version of the block `count` blocks later in the same record.
     fn at(&self, count: u64) -> Self {
         match self.content {
             Content::Frame(index) => {
@@ -80,7 +80,7 @@ fn index_in_leaf(block: u64) -> usize {
     (block % LEAF) as usize
 }
 
-/// Adjacent blocks, and the version of the first, from which the other versions follow.
+/// Adjacent blocks, and the version of the first, which determines the other versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) lba: Lba,
@@ -188,7 +188,7 @@ impl Versions {
     }
 
     /// Returns the runs of the first leaf from `leaf` on that has any, and the leaf after it, or
-    /// after the last of equal leaves; holes are left out.
+    /// after the last of equal leaves; holes are omitted.
     pub(super) fn runs_from(&self, leaf: u64) -> Option<(Vec<Run>, u64)> {
         let next = self.leaves.range(leaf..).next().map(|(&leaf, _)| leaf);
         let uniform = self.uniform_at(leaf).map(|_| leaf);
@@ -227,8 +227,8 @@ impl Versions {
 #[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests {
     //! Goal: the newest version wins, whatever the order in which versions arrive; memory is
-    //! bounded and nothing is lost by that.
-    //! Method: random versions against an array of the newest ones.
+    //! bounded and nothing is lost by that. Method: random versions against an array of the newest
+    //! ones.
     use rand::RngExt;
 
     use super::*;
@@ -240,7 +240,7 @@ mod tests {
         Version { age, content, order: 7, segment: SegmentId(3), offset: age as u32, ..NONE }
     }
 
-    /// The content of every block, by passes.
+    /// Returns the content of every block, by passes.
     fn blocks(records: &[(u64, u64, Version)], leaves_max: usize) -> (Vec<(u64, Content)>, u32) {
         let mut blocks = vec![(0, Content::Hole); (LEAVES * LEAF) as usize];
         let (mut first, mut passes) = (0, 0);
@@ -281,7 +281,7 @@ mod tests {
                     _ => (random.random_range(1..3 * LEAF), Content::Hole),
                 };
                 let lba = random.random_range(0..LEAVES * LEAF - count);
-                // A frame lies in one leaf.
+                // A frame is in one leaf.
                 let lba = if count <= 8 { lba / 8 * 8 } else { lba };
                 for at in 0..count {
                     let age = if content == Content::Hole { 0 } else { age };

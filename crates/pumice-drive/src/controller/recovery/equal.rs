@@ -1,16 +1,16 @@
 //! Making the copies of a medium equal after an unclean end.
 //!
 //! A sync covers all copies. Data that no sync has covered may be in one copy and not in another,
-//! where an earlier life's remains may lie instead. Recovery takes a batch that any copy has;
-//! before the batch is called durable, all copies must have it, or a later reader could find
-//! another past:
+//! which may contain remains of an earlier life instead. Recovery accepts a batch that any copy
+//! contains. Before the batch is called durable, all copies must contain it, or a later reader
+//! could find another past:
 //!
 //! ```text
 //! log      ... | durable: every copy | taken by recovery: in one copy at least | end
 //!              ^ watermark           \_____ written to all copies, then synced _/
 //! ```
 //!
-//! A drive that is only read notes instead which copies have such a batch.
+//! A read-only drive instead records which copies contain such a batch.
 //!
 //! Beyond the end, and in free segments, copies may differ: data there never counts, whichever copy
 //! is read.
@@ -24,7 +24,7 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader};
 use crate::media::{AnyMedium, CopyId};
 
-/// Writes batches that recovery took to all copies that differ. Not durable before a sync.
+/// Writes batches that recovery accepted to all copies that differ. Not durable before a sync.
 ///
 /// # Errors
 /// `Medium`, `NoSpace`.
@@ -46,8 +46,8 @@ pub(crate) async fn make_equal(
     Ok(())
 }
 
-/// Returns a batch, and before it the header of the segment if it is the first one, from the first
-/// copy that has all of it.
+/// Returns a batch, preceded by the header of the segment if it is the first one, from the first
+/// copy that contains all of it.
 async fn read_whole(
     medium: &dyn AnyMedium,
     segment_bytes: u32,
@@ -62,8 +62,8 @@ async fn read_whole(
     None
 }
 
-/// Notes which copies have the batches that recovery took, so that a reader, who cannot make copies
-/// equal, finds one past in all of them.
+/// Records which copies contain the batches that recovery accepted, so that a reader, which cannot
+/// make copies equal, finds the same past in all of them.
 pub(super) async fn note_holders(medium: &dyn AnyMedium, segment_bytes: u32, batches: &[Unproven]) {
     let Some(array) = medium.as_array() else { return };
     let mut window = Window::new(medium, segment_bytes);
@@ -82,7 +82,7 @@ pub(super) async fn note_holders(medium: &dyn AnyMedium, segment_bytes: u32, bat
     }
 }
 
-/// Returns a batch as [`read_whole`] does, from one copy, if that copy has all of it.
+/// Returns a batch like [`read_whole`], from one copy, if that copy contains all of it.
 async fn whole_in(window: &mut Window<'_>, copy: CopyId, batch: &Unproven) -> Option<Vec<u8>> {
     let &Unproven { segment, offset, checksum, is_first, .. } = batch;
     let medium = window.medium();

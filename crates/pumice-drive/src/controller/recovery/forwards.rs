@@ -1,4 +1,4 @@
-//! The forwarding tables of a drive that is opened, or of one of its snapshots.
+//! The forwarding tables of a drive that is being opened, or of one of its snapshots.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
-//! The map of a snapshot, for garbage collection, which asks it for the frames that the snapshot
-//! names.
+//! The map of a snapshot, which garbage collection queries for the frames that the snapshot names.
 
 use futures_util::stream::{StreamExt, iter};
 
@@ -18,7 +17,7 @@ use crate::format::{
 };
 use crate::media::AnyMedium;
 
-/// Bytes of leaves of one map that are kept in memory.
+/// Bytes of leaves of one map that are cached in memory.
 const CACHE_BYTES: usize = 2 << 20;
 
 /// The map of a snapshot.
@@ -55,8 +54,8 @@ impl KeptMap {
         Ok(Self { watermark: entry.watermark, superblock, map, space, lists, moved })
     }
 
-    /// Returns every record of metadata that is read for the snapshot, where its root and its map
-    /// name it.
+    /// Returns every record of metadata that is read for the snapshot, at the places that its root
+    /// and its map name.
     pub(crate) fn metadata(&self) -> impl Iterator<Item = Wanted> {
         let of_map = self.map.metadata().map(|(kind, number, place)| {
             Wanted::at(place, self.space.generation(place.segment), kind, number)
@@ -148,7 +147,8 @@ impl KeptMap {
     }
 }
 
-/// Returns the root of a snapshot and the lists that are read for it: not those of other snapshots.
+/// Returns the root of a snapshot and the lists that are read for it, without those of other
+/// snapshots.
 fn lists_of(place: &CheckpointAddress, root: &Root, space: &Space) -> Vec<Wanted> {
     let &CheckpointAddress { address, record_bytes, .. } = place;
     let mut found = vec![Wanted { place: address, record_bytes, kind: MetaKind::Root, number: 0 }];

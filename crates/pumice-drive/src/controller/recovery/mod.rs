@@ -5,13 +5,14 @@
 //!            -> a core -> the log after the checkpoint, record by record -> end of the log
 //! ```
 //!
-//! Every record goes through the same methods of the core as live traffic. Leaves are read when a
-//! record needs them. Without a checkpoint the walk begins with the log. Writes nothing.
+//! Every record is applied by the same methods of the core as live traffic. Leaves are read when a
+//! record needs them. Without a checkpoint the walk begins at the start of the log. Recovery writes
+//! nothing.
 //!
-//! **Memory.** A leaf that the log changes stays until the next checkpoint, which only an open
-//! drive can write. Damaged or forged bytes could have any number of leaves changed, so there is a
-//! limit ([`Limits::for_map_cache`]), beyond which the opening is refused. An open drive stays
-//! below it: see `Core::must_wait_for_checkpoint`.
+//! **Memory.** A leaf that the log changes stays in memory until the next checkpoint, which only an
+//! open drive can write. Damaged or forged bytes could cause any number of leaves to change, so
+//! there is a limit ([`Limits::for_map_cache`]), beyond which the opening is refused. An open drive
+//! stays below it: see `Core::must_wait_for_checkpoint`.
 //!
 //! * `reader`: reads the checkpoint. `snapshots`: the snapshots that it lists. `forwards`: the new
 //!   places of frames and metadata that snapshots name. `kept_map`: the map of a snapshot.
@@ -54,10 +55,10 @@ pub(crate) use snapshots::{not_found, superblock_of};
 /// Metadata records read concurrently.
 const READS_AT_ONCE: usize = 32;
 
-/// Problems kept for a report.
+/// Maximum number of problems stored for a report.
 const PROBLEMS_KEPT_MAX: usize = 1000;
 
-/// Bytes of leaves that recovery may keep.
+/// Bytes of leaves that recovery may store in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes of clean leaves; others are read again.
@@ -70,14 +71,14 @@ impl Limits {
     /// Returns the limits for a map cache: four times its bytes may be changed, or four times the
     /// default cache if that is more, so that a drive written with the default opens with a smaller
     /// cache. An open drive lets at most twice its cache change after its newest checkpoint; the
-    /// limit is twice that because the same leaf may take twice the memory, as vectors grow.
+    /// limit is twice that because the same leaf may occupy twice the memory, as vectors grow.
     pub(crate) fn for_map_cache(bytes: usize) -> Self {
         let changed_bytes = bytes.max(MAP_CACHE_BYTES_DEFAULT).saturating_mul(4);
         assert!(bytes <= changed_bytes, "a full cache of changed leaves is recovered");
         Self { clean_bytes: bytes, changed_bytes }
     }
 
-    /// Returns limits that allow any number of changed leaves: for a rescue, which may have to
+    /// Returns limits that permit any number of changed leaves: for a rescue, which may have to
     /// replay the whole log.
     pub(crate) fn for_rescue() -> Self {
         Self { clean_bytes: MAP_CACHE_BYTES_DEFAULT, changed_bytes: usize::MAX }
@@ -86,7 +87,7 @@ impl Limits {
 
 /// The result of a recovery.
 pub(crate) struct Recovered {
-    /// The core, which takes no writes before [`Core::start`].
+    /// The core, which accepts no writes before [`Core::start`].
     pub(crate) core: Core,
     /// The end of the log.
     pub(crate) walk_end: WalkEnd,
@@ -97,11 +98,11 @@ pub(crate) struct Recovered {
     pub(crate) problems: Vec<Error>,
 }
 
-/// Rebuilds a drive's state, with no more leaves in memory than `limits` allow.
+/// Rebuilds a drive's state, with no more leaves in memory than `limits` permit.
 ///
 /// # Errors
-/// `Medium`; `Corrupt` when durable parts of the log or of the checkpoint are missing;
-/// `InvalidInput` when the log changes more leaves than the limits allow.
+/// `Medium`; `Corrupt` if durable parts of the log or of the checkpoint are missing; `InvalidInput`
+/// if the log changes more leaves than the limits permit.
 pub(crate) async fn recover(
     medium: &dyn AnyMedium,
     superblock: &Superblock,
@@ -112,7 +113,7 @@ pub(crate) async fn recover(
     let is_read_only = settings.is_read_only;
     let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
     if let (Some(place), Some(root)) = (&superblock.checkpoint, &root) {
-        // Before the log is walked: the log does not continue in segments that snapshots need.
+        // This precedes the walk, since the log does not continue in segments that snapshots need.
         let (kept, forwards) = reader.snapshots(place, root, core.space()).await?;
         core.set_snapshots(kept, forwards)?;
     }
@@ -197,7 +198,7 @@ fn tails_of(root: &Root) -> [Option<Tail>; Stream::COUNT] {
 }
 
 /// Restores a drive as it was when a snapshot was taken: `superblock` is from [`superblock_of`].
-/// The log after it is not read; `forwards` has the places of records that were moved.
+/// The subsequent log is not read; `forwards` contains the places of records that were moved.
 ///
 /// # Errors
 /// `Medium`, `Corrupt`.
@@ -229,8 +230,8 @@ pub(crate) async fn restore(
     Ok(Recovered { core, walk_end, batches: 0, problems })
 }
 
-/// Reads the disk of a snapshot: `superblock` is from [`superblock_of`], with the size that the
-/// disk has now.
+/// Reads the disk of a snapshot: `superblock` is from [`superblock_of`], with the present size of
+/// the disk.
 ///
 /// # Errors
 /// `Medium`, `Corrupt`.
@@ -271,8 +272,8 @@ fn warn_of_cut(walk_end: &WalkEnd, superblock: &Superblock) {
     );
 }
 
-/// Checks that the log includes the batches of the newest checkpoint, which are the first after it:
-/// otherwise its streams would continue over them.
+/// Checks that the log includes the batches of the newest checkpoint, which are the first after it.
+/// Otherwise its streams would overwrite them.
 fn check_metadata(core: &Core, end: &LogEnd, superblock: &Superblock) -> Result<()> {
     let root = superblock.checkpoint.iter().map(|root| (root.address.segment, root.address.offset));
     let map = core.map().metadata_addresses().map(|named| (named.segment, named.offset));
@@ -292,7 +293,7 @@ fn check_metadata(core: &Core, end: &LogEnd, superblock: &Superblock) -> Result<
     }
 }
 
-/// Checks that each stream's segment has room for the record that names the next one.
+/// Checks that each stream's segment has space for the record that names the next one.
 fn check_tails(walk_end: &WalkEnd, superblock: &Superblock) -> Result<()> {
     for (stream, tail) in Stream::ALL.into_iter().zip(walk_end.end.tails) {
         let Some(tail) = tail else { continue };

@@ -4,9 +4,9 @@
 //! root -> lists -> segment table, directory pages, dropped ranges; leaves when they are needed
 //! ```
 //!
-//! Bytes from the medium are never trusted: places must lie within the drive, lists must have the
-//! lengths that the root states, and the two must agree about a segment, or the checkpoint is
-//! `Corrupt`.
+//! Bytes from the medium are never trusted: places must be within the drive, lists must have the
+//! lengths that the root states, and the root and a list must agree about a segment, or the
+//! checkpoint is `Corrupt`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ use crate::format::{
 };
 use crate::media::AnyMedium;
 
-/// Most entries of the list of snapshots.
+/// Maximum number of entries in the list of snapshots.
 const LISTED_MAX: usize = SNAPSHOTS_MAX + CLONES_MAX;
 
 /// A segment counts fewer live bytes than this many times its own: a record of 29 bytes or more may
@@ -57,9 +57,9 @@ pub(crate) struct Reader<'a> {
     decompressor: RefCell<Decompressor>,
     /// Records that are damaged on the medium and were restored.
     restored: RefCell<Vec<Wanted>>,
-    /// For a root that is kept, the present places of metadata that was moved since.
+    /// For a retained root, the present places of metadata that was moved since.
     moved: Option<Forwards>,
-    /// The segments that the drive has, or that it had when the root was written.
+    /// The present number of segments, or the number when the root was written.
     segment_count: Cell<u32>,
 }
 
@@ -87,12 +87,12 @@ impl<'a> Reader<'a> {
         Self { moved: Some(forwards.of_metadata()), ..Self::new(medium, superblock) }
     }
 
-    /// Allows leaves to name segments that the drive had earlier.
+    /// Permits leaves to name segments that the drive had earlier.
     pub(crate) fn widen(&self, segment_count: u32) {
         self.segment_count.set(segment_count.max(self.superblock.segment_count));
     }
 
-    /// Creates a reader as [`Reader::of_kept`], in addition to this one.
+    /// Creates a reader like [`Reader::of_kept`], in addition to this one.
     pub(super) fn for_kept(&self, forwards: &Forwards) -> Self {
         Self::of_kept(self.medium, self.superblock, forwards)
     }
@@ -102,8 +102,8 @@ impl<'a> Reader<'a> {
         self.restored.borrow_mut().extend(other.restored.take());
     }
 
-    /// Returns the number of segments that the drive has, or had when the root just read was
-    /// written: the capacity may have shrunk since.
+    /// Returns the number of segments that the drive has, or had when the most recently read root
+    /// was written: the capacity may have shrunk since.
     pub(super) fn segment_count(&self) -> u32 {
         self.segment_count.get()
     }
@@ -150,8 +150,8 @@ impl<'a> Reader<'a> {
         self.restored.borrow().clone()
     }
 
-    /// Returns an error for each record read so far that is damaged on the medium and was
-    /// restored, and forgets them.
+    /// Returns an error for each record read so far that is damaged on the medium and was restored,
+    /// and clears the list.
     pub(crate) fn take_restored(&self) -> Vec<Error> {
         let problem = |Wanted { place, .. }: Wanted| {
             let what = "a part of the checkpoint is damaged, and was restored from parity: a scrub \
@@ -234,7 +234,7 @@ impl<'a> Reader<'a> {
         Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root has invalid counts"))
     }
 
-    /// Reads a record; returns its payload, decoded.
+    /// Reads a record. Returns its payload, decoded.
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
@@ -265,7 +265,8 @@ impl<'a> Reader<'a> {
     ) -> Result<Checkpoint> {
         let bad_segments = &self.superblock.bad_segments;
         let mut space = Space::with_bad(self.segment_count(), bad_segments)?;
-        // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
+        // Segments opened after the checkpoint was begun are not in the table, but contain its
+        // pieces.
         for &OpenedSegment { segment, generation, stream } in &root.opened_segments {
             space.occupy(segment, stream, generation)?;
         }
@@ -301,8 +302,8 @@ impl<'a> Reader<'a> {
         Ok(Checkpoint { map, space, lists })
     }
 
-    /// Reads the segment table. Reading it takes the generations of the metadata segments, which
-    /// are in the table: the root has the generations of the segments that hold the table's pieces.
+    /// Reads the segment table. Metadata segments need their generations, which are in the table,
+    /// so the root contains the generations of the segments that contain the table's pieces.
     async fn restore_table(&self, root: &Root, space: &mut Space) -> Result<()> {
         let open: HashSet<SegmentId> =
             root.tails.iter().flatten().map(|tail| tail.segment).collect();

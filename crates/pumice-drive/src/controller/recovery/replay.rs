@@ -1,5 +1,5 @@
-//! Replaying the log: each record of a batch takes effect through the same methods of the core as
-//! when it was written.
+//! Replaying the log: each record of a batch is applied by the same methods of the core as when it
+//! was written.
 
 use std::collections::BTreeMap;
 
@@ -34,9 +34,9 @@ impl<'a> Replay<'a> {
         &self.core
     }
 
-    /// Ends the replay; returns an error for each record that was restored from parity. Restored
-    /// records of the map are written again by the next checkpoint; a leaf that is no longer in
-    /// memory is restored again when it is read.
+    /// Ends the replay. Returns the core, and an error for each record that was restored from
+    /// parity. The next checkpoint rewrites restored records of the map; a leaf that is no longer
+    /// in memory is restored again when it is read.
     pub(super) fn end(mut self) -> (Core, Vec<Error>) {
         for wanted in self.reader.restored() {
             self.core.rewrite_metadata(wanted.kind, wanted.number, wanted.address());
@@ -47,7 +47,7 @@ impl<'a> Replay<'a> {
     /// Applies a batch.
     ///
     /// # Errors
-    /// As [`super::recover`].
+    /// Those of [`super::recover`].
     pub(super) async fn apply(&mut self, batch: &Batch<'_>) -> Result<()> {
         if let Some(header) = &batch.enters {
             self.enter(header.stream, header.segment, header.generation).await?;
@@ -82,8 +82,8 @@ impl<'a> Replay<'a> {
         Err(Error::new(ErrorKind::InvalidInput, what))
     }
 
-    /// Reads the leaves that a batch's records need concurrently; one after the other, scattered
-    /// writes would take as long to recover as to write.
+    /// Reads the leaves that a batch's records need concurrently. If they were read one by one,
+    /// recovery of scattered writes would take as long as the writes.
     async fn load_ahead(&mut self, batch: &Batch<'_>) -> Result<()> {
         let mut places = BTreeMap::new();
         let map = self.core.map();
@@ -122,7 +122,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Applies a record; `is_verified` if its payload was compared with its checksum.
+    /// Applies a record. `is_verified` states whether its payload was compared with its checksum.
     async fn apply_record(&mut self, found: &Found<'_>, is_verified: bool) -> Result<()> {
         let record = &found.record;
         let (lba, count) = record.lba_range();
@@ -159,7 +159,7 @@ impl<'a> Replay<'a> {
                 }
                 self.enter(stream, segment, generation).await?;
             }
-            // A checkpoint that was not completed, or the one that recovery began with.
+            // A checkpoint that was not completed, or the one from which recovery began.
             Record::Meta { .. } => {}
         }
         Ok(())
@@ -174,7 +174,7 @@ impl<'a> Replay<'a> {
     /// Continues a stream in a segment.
     ///
     /// # Errors
-    /// As [`super::recover`].
+    /// Those of [`super::recover`].
     pub(super) async fn enter(
         &mut self,
         stream: Stream,

@@ -1,8 +1,9 @@
-//! The snapshots of a drive that is opened: the list in the newest checkpoint, and from each root
-//! which segments the snapshot needs.
+//! The snapshots of a drive that is being opened: the list in the newest checkpoint, and from each
+//! root the segments that the snapshot needs.
 //!
-//! Damage to the list makes the drive refuse to open, as damage to the segment table does. Damage
-//! to one snapshot does not: then everything in use is kept for it until it is deleted.
+//! A drive with a damaged list of snapshots does not open, like one with a damaged segment table. A
+//! drive with one damaged snapshot opens: everything in use is then retained for that snapshot
+//! until it is deleted.
 
 use futures_util::stream::{StreamExt, iter};
 
@@ -151,7 +152,7 @@ impl Reader<'_> {
         let newest_taken = entries.last().map_or(found.watermark, |entry| entry.watermark);
         let mut forwards = self.forwards(&root, &checkpoint.space, newest_taken).await?;
         if found.is_bookmark {
-            // Entries that other snapshots need lead to existing frames; the rest may lead
+            // Entries that other snapshots need lead to existing frames; any other entry may lead
             // anywhere.
             forwards.prune(entries.iter().chain([&found]), |_, _| true);
         }
@@ -160,8 +161,8 @@ impl Reader<'_> {
     }
 }
 
-/// Returns, of the segments that a bookmark named when it was a snapshot, the ones that hold its
-/// map: no segment of metadata was opened after that of its root. Others may be in another use.
+/// Returns those segments named by a bookmark when it was a snapshot that contain its map: no
+/// segment of metadata was opened after that of its root. Others may be in another use.
 fn of_map(named: &SegmentSet, root: &CheckpointAddress, space: &Space) -> SegmentSet {
     let mut map = SegmentSet::default();
     for segment in named.iter().filter(|&segment| !space.is_free(segment)) {
@@ -173,7 +174,7 @@ fn of_map(named: &SegmentSet, root: &CheckpointAddress, space: &Space) -> Segmen
     map
 }
 
-/// Returns the superblock of a drive as it was when a snapshot was taken. For reading only.
+/// Returns the superblock of a drive as it was when a snapshot was taken, for reading only.
 pub(crate) fn superblock_of(present: &Superblock, snapshot: &Snapshot) -> Superblock {
     let flat_since = present.flat_since;
     let is_flat = flat_since > SeqNo(0) && snapshot.watermark >= flat_since;
@@ -190,7 +191,7 @@ pub(crate) fn superblock_of(present: &Superblock, snapshot: &Snapshot) -> Superb
     }
 }
 
-/// Returns the error for a name that no snapshot has, which lists the existing ones.
+/// Returns the error for a name that no snapshot has, which lists the existing names.
 pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<&str> = names.collect();
     let what = match names.as_slice() {

@@ -1,31 +1,31 @@
-//! The choice of the segment that garbage collection empties next: the one whose emptying pays
-//! best.
+//! The choice of the segment that garbage collection empties next: the one whose emptying gains the
+//! most for its cost.
 //!
 //! ```text
 //! gain = segment - live bytes - burden - end that nothing fits into
 //! ```
 //!
-//! **Burden** is the space that moving takes beyond the live bytes. It is known for data that this
-//! process appended, and falls as that data dies. By how much is an estimate: where all of one
-//! frame died, its burden is gone; where a part of it died, the burden may remain in full. In
-//! between, the burden is taken to fall with the live bytes; [`Choice::frame_blocks`] asks for the
-//! best case.
+//! **Burden** is the space that moving data requires in addition to its live bytes. It is known for
+//! data that this process appended, and falls as that data dies, by an estimated amount: if all of
+//! a frame died, its burden is gone; if a part of it died, the burden may remain in full. Between
+//! these cases, the burden is assumed to fall with the live bytes; [`Choice::frame_blocks`] selects
+//! the best case.
 //!
-//! **No segment is moved in circles.** A copy counts the space it takes, so its segment promises no
-//! gain until something in it dies, not even in the best case. So each move that gains nothing is
-//! paid for by deaths since the last one, or by an opening, which forgets burdens: the content of a
-//! segment is then moved once, to learn them. Burdens are not kept across openings because a
-//! table's entry has 16 bits to spare and the best case needs two counts, the bytes filled and
-//! their burden. With one share, a segment would promise no gain where there is one, so that a
-//! write is refused on a drive with room, or promise a gain that is not there, as after every
-//! opening now.
+//! **No segment is moved in circles.** A copy counts the space it occupies, so its segment promises
+//! no gain until something in it dies, not even in the best case. Each move that gains nothing is
+//! thus paid for by deaths since the last one, or by an opening, which forgets burdens: the content
+//! of a segment is then moved once, to determine them. Burdens are not stored across openings
+//! because a table's entry has 16 spare bits and the best case needs two counts, the bytes filled
+//! and their burden. With one shared count, a segment would promise no gain although one exists, so
+//! that a write is refused on a drive with space, or promise a gain that does not exist, as after
+//! every opening now.
 
 use super::{Segment, Space, State};
 use crate::base::units::len_usize;
 use crate::base::{SegmentId, SeqNo};
 use crate::format::Stream;
 
-/// Segments among which a victim is chosen: looking at them takes about a millisecond.
+/// Segments among which a victim is chosen: examining them takes about a millisecond.
 const PART_SEGMENTS: usize = 1 << 16;
 
 /// The limits within which garbage collection may choose.
@@ -35,19 +35,19 @@ pub(crate) struct Choice {
     pub(crate) now: SeqNo,
     /// Bytes of a segment.
     pub(crate) segment_bytes: u32,
-    /// Emptying a victim must gain at least this many bytes.
+    /// Minimum number of bytes that emptying a victim must gain.
     pub(crate) gain_bytes_min: u32,
     /// The moved data must fit into this many bytes.
     pub(crate) room_bytes: u64,
-    /// If set, as much of the burden as possible is taken to be gone, with frames of this many
+    /// If set, as much of the burden as possible is assumed to be gone, with frames of this many
     /// blocks or fewer.
     pub(crate) frame_blocks: Option<u16>,
 }
 
 impl Space {
     /// Returns the sealed segment that garbage collection should empty next: one with the best
-    /// [`benefit_over_cost`] among those that gain enough and whose content has room elsewhere. On
-    /// a drive of very many segments, it is the best of a part of them, another part each time.
+    /// [`benefit_over_cost`] among those that gain enough and whose content fits elsewhere. On a
+    /// drive with very many segments, it is the best of a part of them, another part each time.
     ///
     /// Age counts by its square root. At full weight, segments are emptied early merely because
     /// they are old: at 85 % in use, 10 % more was written under uniform writes, and 6 % more with
@@ -100,9 +100,9 @@ impl Space {
         if is_victim { segment.gain_bytes(segment_bytes) } else { 0 }
     }
 
-    /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
-    /// the segment whose emptying frees most. On a drive of very many segments it is the best of a
-    /// part of them, as for [`Space::victim`].
+    /// Returns the sealed segment with the most dead bytes, whose emptying frees most, if these are
+    /// `gain_bytes_min` or more. On a drive with very many segments it is the best of a part of
+    /// them, as for [`Space::victim`].
     pub(crate) fn emptiest(
         &self,
         now: SeqNo,
@@ -139,9 +139,9 @@ impl Space {
     }
 }
 
-/// Returns how worthwhile it is to empty a segment with `dead` dead bytes, whose youngest data is
-/// `age` old: the gain (dead bytes, which last the longer the older the data is) over the cost
-/// (reading all of it, writing the live data).
+/// Returns the benefit of emptying a segment with `dead` dead bytes, whose youngest data is `age`
+/// old, relative to its cost: the gain (dead bytes, which last the longer the older the data is)
+/// over the cost (reading all of it, writing the live data).
 ///
 /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
 /// system", 1992, section 3.6.
@@ -152,9 +152,9 @@ pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
 }
 
 impl Segment {
-    /// Returns the bytes that moving its content takes elsewhere. The bytes that moving takes
-    /// beyond the live bytes are assumed to shrink with them: garbage collection learns the real
-    /// number by moving.
+    /// Returns the bytes that moving its content occupies elsewhere. The bytes beyond the live
+    /// bytes are assumed to shrink with them: garbage collection determines the real number by
+    /// moving.
     fn moved_bytes(&self) -> u64 {
         if self.retained.count > 0 {
             return self.needed_bytes() + u64::from(self.burden_bytes);
@@ -163,10 +163,10 @@ impl Segment {
         live + u64::from(self.burden_bytes) * live.min(filled) / filled.max(1)
     }
 
-    /// Returns the fewest bytes that moving its content can take: each byte that died was the last
-    /// live one of its block, and the only live block of a frame of `frame_blocks`.
+    /// Returns the minimum number of bytes that moving its content can occupy: each byte that died
+    /// was the last live one of its block, and the only live block of a frame of `frame_blocks`.
     ///
-    /// Data that snapshots need is copied in whole frames, so none of its burden goes.
+    /// Data that snapshots need is copied in whole frames, so its burden remains in full.
     fn hoped_bytes(&self, frame_blocks: u16) -> u64 {
         if self.retained.count > 0 {
             return self.moved_bytes();
@@ -181,8 +181,8 @@ impl Segment {
         self.gain_if_moved(segment_bytes, self.moved_bytes())
     }
 
-    /// Returns the bytes gained by emptying it if moving its content takes `moved_bytes`. An end
-    /// that no frame fits into is no gain: moving leaves an equal one elsewhere.
+    /// Returns the bytes gained by emptying it if its moved content occupies `moved_bytes`. A
+    /// remainder into which no frame fits is no gain: moving leaves an equal one elsewhere.
     fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
         let is_retained = self.retained.count > 0;
         if self.state != State::Sealed || self.stuck || is_retained && self.is_retained_whole() {

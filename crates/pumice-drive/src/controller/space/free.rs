@@ -1,4 +1,5 @@
-//! Handing out free segments: lowest number first, and of the lowest few a *warm* one for the host.
+//! The allocation of free segments: lowest number first, and a *warm* one of the lowest few for the
+//! host.
 //!
 //! ```text
 //! freed --> discarded ----------------------------------------> handed out
@@ -7,25 +8,26 @@
 //! cold --hold--> zeroed --end_hold--> warm
 //! ```
 //!
-//! A warm segment is one whose bytes have been written: `core::reclaim::warm` says why that
-//! matters, and which segments stay so. A segment is *held* while its content is discarded or
-//! zeroed: it counts as free, and is not handed out until that has ended.
+//! A warm segment is one whose bytes have been written: `core::reclaim::warm` describes why that
+//! matters, and which segments stay warm. A segment is *held* while its content is discarded or
+//! zeroed: it counts as free, and is not allocated until the hold ends.
 //!
-//! Where room is low ([`Space::set_room`], `core::reclaim::low_room`) only warm segments are handed
-//! out.
+//! While room is low ([`Space::set_room`], `core::reclaim::low_room`) only warm segments are
+//! allocated.
 
 use super::{FREE, Segment, Space, State};
 use crate::base::SegmentId;
 use crate::format::Stream;
 
-/// Free segments, lowest first, of which a stream gets one. More would allow for more warm ones,
-/// which take the medium's space; recovery looks for the log's next segment in the lowest 16.
+/// Number of lowest free segments from which a stream receives one. A larger number would permit
+/// more warm segments, which occupy the medium's space; recovery searches the lowest 16 for the
+/// log's next segment.
 pub(crate) const CHOICES: usize = 4;
 
 impl Space {
-    /// Takes a free segment for a stream and marks it open: of the lowest few a warm one for the
-    /// host, a cold one for the other streams, or else the lowest. `None` if all are in use or
-    /// held.
+    /// Allocates a free segment for a stream and marks it open: a warm one of the lowest few for
+    /// the host, a cold one for the other streams, or else the lowest. Returns `None` if all are in
+    /// use or held.
     pub(crate) fn allocate(&mut self, stream: Stream, generation: u64) -> Option<SegmentId> {
         let Some(segment) = self.next_for(stream) else {
             assert_eq!(self.available_count(), 0, "a segment that is counted as free is found");
@@ -49,12 +51,13 @@ impl Space {
         Some(segment)
     }
 
-    /// Sets the number of segments, neither warm nor held, that there is room for, if that is low.
+    /// Sets the number of segments, neither warm nor held, for which the file system has space, if
+    /// that is low.
     pub(crate) fn set_room(&mut self, room: Option<u32>) {
         self.room = room;
     }
 
-    /// Returns the number of free segments below the end that there is room for.
+    /// Returns the number of free segments below the end that have space.
     pub(crate) fn free_count(&self) -> u32 {
         let Some(room) = self.room else { return self.free_count };
         let kept = self.count_free_of(&self.warm) + self.count_free_of(&self.held);
@@ -62,8 +65,7 @@ impl Space {
         kept + cold.expect("kept segments count as free").min(room)
     }
 
-    /// Returns the number of segments below the end that are in use, or free and with room for
-    /// them.
+    /// Returns the number of segments below the end that are in use, or free with space.
     pub(crate) fn usable_count(&self) -> u32 {
         self.end - (self.free_count - self.free_count())
     }
@@ -74,7 +76,7 @@ impl Space {
         some.iter().map(|&segment| u32::from(is_free(segment))).sum()
     }
 
-    /// Returns the segment that a stream gets next.
+    /// Returns the next segment for a stream.
     pub(crate) fn next_for(&self, stream: Stream) -> Option<SegmentId> {
         if self.room.is_some() {
             return self.warm.iter().copied().filter(|segment| segment.0 < self.end).min();
@@ -99,7 +101,7 @@ impl Space {
         segment.0 < self.end && !self.is_bad(segment) && before < CHOICES
     }
 
-    /// Returns the number of free segments that can be handed out.
+    /// Returns the number of free segments that can be allocated.
     pub(crate) fn available_count(&self) -> u32 {
         if self.room.is_some() {
             return self.count_free_of(&self.warm);
@@ -113,7 +115,7 @@ impl Space {
         self.warm.contains(&segment)
     }
 
-    /// Returns the warm segments, in the order in which they came to be.
+    /// Returns the warm segments, in the order in which they became warm.
     pub(crate) fn warm(&self) -> &[SegmentId] {
         &self.warm
     }
@@ -138,8 +140,8 @@ impl Space {
         self.warm.iter().chain(&self.held).any(|segment| segment.0 >= first)
     }
 
-    /// Notes that the bytes of a free segment are left from an earlier use, or are zeroes that were
-    /// written.
+    /// Records that the bytes of a free segment are left from an earlier use, or are zeroes that
+    /// were written.
     pub(crate) fn set_warm(&mut self, segment: SegmentId) {
         assert!(self.entry(segment).state == State::Free, "only a free segment is warm");
         assert!(!self.is_warm(segment), "a segment becomes warm once");
@@ -148,7 +150,7 @@ impl Space {
         }
     }
 
-    /// Keeps a free segment from being handed out until [`Space::end_hold`].
+    /// Prevents a free segment from being allocated until [`Space::end_hold`].
     pub(crate) fn hold_free(&mut self, segment: SegmentId) {
         assert!(self.entry(segment).state == State::Free, "segment {segment} is free when held");
         assert!(!self.held.contains(&segment), "a segment is held once");

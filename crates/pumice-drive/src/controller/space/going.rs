@@ -1,4 +1,4 @@
-//! Segments whose content must go: segments beyond the end of a table that gets shorter, and uses
+//! Segments that must be emptied: segments beyond the end of a table that becomes shorter, and uses
 //! of segments that were begun under a key that is replaced.
 
 use super::{Segment, Space, State};
@@ -12,8 +12,7 @@ impl Space {
         self.changes += 1;
     }
 
-    /// Returns whether the content of a segment must go: the segment is not handed out any more, or
-    /// its use must end.
+    /// Returns whether a segment must be emptied: it is no longer allocated, or its use must end.
     pub(crate) fn must_go(&self, segment: SegmentId) -> bool {
         let entry = self.segments.get(segment.0 as usize);
         segment.0 >= self.end || entry.is_some_and(|entry| self.is_expired(entry))
@@ -23,7 +22,7 @@ impl Space {
         entry.state != State::Free && entry.generation < self.expired
     }
 
-    /// Returns the segments whose content must go, including free ones beyond the end.
+    /// Returns the segments that must be emptied, including free ones beyond the end.
     fn going(&self) -> impl Iterator<Item = (SegmentId, &Segment)> {
         let first = if self.expired == 0 { self.end } else { 0 };
         let from = self.numbered().skip(first as usize);
@@ -35,8 +34,8 @@ impl Space {
         self.going().any(|(_, segment)| segment.state != State::Free)
     }
 
-    /// Returns the number of segments in use that must be emptied: they are not handed out any
-    /// more, or their key will be removed.
+    /// Returns the number of segments in use that must be emptied: they are no longer allocated, or
+    /// their key will be removed.
     pub(crate) fn going_count(&self) -> u32 {
         let going = self.going().filter(|(_, segment)| segment.state != State::Free);
         u32::try_from(going.count()).expect("a table has at most 2^32 segments")

@@ -1,16 +1,17 @@
-//! The segment table: which segments are free, open or sealed, how many live bytes each holds, how
-//! old its data is, and how many reads are under way in it.
+//! The segment table: for each segment, whether it is free, open or sealed, its live bytes, the age
+//! of its data, and the number of reads under way in it.
 //!
 //! ```text
 //!   free --allocate--> open --seal--> sealed --free (nothing live, no reader)--> free
 //! ```
 //!
 //! Live bytes are record bytes (header and payload) that the L2P or the newest checkpoint still
-//! names. Free segments are handed out lowest number first, or nearly so: see [`free`]. Garbage
-//! collection decides when a sealed segment may be freed: this table knows nothing of durability.
+//! names. Free segments are allocated lowest number first, or nearly so: see [`free`]. Garbage
+//! collection decides when a sealed segment may be freed: this table has no information about
+//! durability.
 //!
-//! The medium's content may be wrong in ways that no checksum shows: a count of live bytes that
-//! cannot be right is noted ([`Space::check`]) and ends the writes, not the process.
+//! The medium's content may be wrong in ways that no checksum shows: an impossible count of live
+//! bytes is recorded ([`Space::check`]) and ends the writes, not the process.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -37,7 +38,7 @@ use self::retained::{RetainedSums, Retention};
 /// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Holds nothing.
+    /// Contains nothing.
     Free,
     /// A stream is appended to it.
     Open,
@@ -50,9 +51,9 @@ pub(crate) enum State {
 pub(crate) struct SegmentView {
     /// Its use.
     pub(crate) state: State,
-    /// The stream that it holds; meaningless while it is free.
+    /// The stream whose data it contains; meaningless while it is free.
     pub(crate) stream: Stream,
-    /// Record bytes that something names.
+    /// Record bytes that are named elsewhere.
     pub(crate) live_bytes: u32,
     /// Whether it cannot be emptied.
     pub(crate) is_stuck: bool,
@@ -65,7 +66,7 @@ pub(crate) struct UsedSegment {
     pub(crate) segment: SegmentId,
     /// Its generation.
     pub(crate) generation: u64,
-    /// Record bytes that something names.
+    /// Record bytes that are named elsewhere.
     pub(crate) live_bytes: u32,
 }
 
@@ -77,14 +78,15 @@ struct Segment {
     /// The batch in which the host wrote the newest data in it.
     age: SeqNo,
     live_bytes: u32,
-    /// Bytes that moving its content leaves unused elsewhere, too, as far as this process knows:
-    /// the end of the segment where the next record did not fit and, for moved data, the bytes of
-    /// batches that are not records.
+    /// Bytes that moving its content also leaves unused elsewhere, as far as this process knows:
+    /// the end of the segment into which the next record did not fit and, for moved data, the bytes
+    /// of batches that are not records.
     unused_bytes: u32,
     /// Record bytes that were live when they were appended, as far as this process counted.
     filled_bytes: u32,
-    /// Bytes that moving all of that would take in addition: dead blocks that frames carry along
-    /// since they are smaller whole than in parts, and the sources that a moved frame names.
+    /// Bytes that moving all of these would require in addition: dead blocks that frames carry
+    /// along because they are smaller whole than in parts, and the sources that a moved frame
+    /// names.
     burden_bytes: u32,
     /// Reads under way.
     readers: u32,
@@ -92,9 +94,9 @@ struct Segment {
     state: State,
     /// Garbage collection could not empty it, because something in it cannot be read.
     stuck: bool,
-    /// Nothing can be written in it: once free, it is not handed out.
+    /// Nothing can be written in it: once free, it is not allocated.
     is_bad: bool,
-    /// How often emptying it failed in this use of the segment.
+    /// Number of failed attempts to empty it in this use of the segment.
     failures: u8,
     /// The content that snapshots need.
     retained: Retention,
@@ -117,16 +119,16 @@ const FREE: Segment = Segment {
     retained: Retention::NONE,
 };
 
-/// A segment that could not be emptied is tried again after 2, 4, 8 checkpoints, and so on up to
-/// two to the power of this: the read error may have been transient.
+/// A segment that could not be emptied is retried after 2, 4, 8 checkpoints, and so on up to two to
+/// the power of this: the read error may have been transient.
 const FAILURES_MAX: u8 = 10;
 
-/// A segment that is left alone for a while.
+/// A segment that is excluded from emptying for a while.
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
     segment: SegmentId,
     generation: u64,
-    /// Checkpoints until it is tried again.
+    /// Checkpoints until it is retried.
     rest: u32,
 }
 
@@ -134,10 +136,10 @@ struct Stuck {
 #[derive(Debug)]
 pub(crate) struct Space {
     segments: Vec<Segment>,
-    /// Segments from this one on are not handed out: the capacity is changing.
+    /// Segments from this one on are not allocated: the capacity is changing.
     end: u32,
-    /// Uses of segments with a lower generation must end, because their key will be removed. 0
-    /// without such.
+    /// Uses of segments with a lower generation must end, because their key will be removed; 0 if
+    /// there are none.
     expired: u64,
     /// Free segments below `end`.
     free_count: u32,
@@ -145,15 +147,15 @@ pub(crate) struct Space {
     lowest_free: u32,
     /// Free segments that were not discarded: see [`free`].
     warm: Vec<SegmentId>,
-    /// Free segments that are not handed out for a moment, which `free_count` counts.
+    /// Free segments that are temporarily not allocated, which `free_count` includes.
     held: Vec<SegmentId>,
-    /// The number of segments, neither warm nor held, that there is room for, where that is low:
-    /// then only warm ones are handed out.
+    /// The number of segments, neither warm nor held, for which the file system has space, if that
+    /// is low: then only warm ones are allocated.
     room: Option<u32>,
     live_bytes: u64,
     /// The sealed segments without live bytes.
     empty: BTreeSet<SegmentId>,
-    /// Counts changes, so that a waiter can tell whether anything died since it looked.
+    /// Counts changes, so that a waiter can determine whether any data died since its last check.
     changes: u64,
     /// The segments that cannot be emptied.
     stuck: Vec<Stuck>,
@@ -161,7 +163,7 @@ pub(crate) struct Space {
     /// Whether retained segments are excluded as victims.
     is_retained_fixed: bool,
     /// A segment whose live bytes cannot be right: more died in it than were live, or more are live
-    /// than it can hold. The medium's content may be wrong in this way without any other sign.
+    /// than it can contain. The medium's content may be wrong in this way without any other sign.
     inconsistent: Option<SegmentId>,
 }
 
@@ -194,10 +196,10 @@ impl Space {
         Ok(space)
     }
 
-    /// Creates a table in which some segments are bad: they are never handed out.
+    /// Creates a table in which some segments are bad: they are never allocated.
     ///
     /// # Errors
-    /// As [`Space::new`].
+    /// Those of [`Space::new`].
     pub(crate) fn with_bad(segment_count: u32, bad: &[SegmentId]) -> Result<Self> {
         let mut space = Self::new(segment_count)?;
         for &segment in bad {
@@ -221,13 +223,13 @@ impl Space {
         self.segments.get(segment.0 as usize).is_some_and(|entry| entry.is_bad)
     }
 
-    /// Returns the number of bad segments that hold nothing.
+    /// Returns the number of bad segments that contain nothing.
     pub(crate) fn bad_free_count(&self) -> u32 {
         let free = self.segments.iter().filter(|entry| entry.state == State::Free);
         free.map(|entry| u32::from(entry.is_bad)).sum()
     }
 
-    /// Adds free segments up to `segment_count`; they are handed out after [`Space::set_end`].
+    /// Adds free segments up to `segment_count`; they are allocated after [`Space::set_end`].
     ///
     /// # Errors
     /// `InvalidInput` if the table does not fit in memory.
@@ -243,7 +245,7 @@ impl Space {
         Ok(())
     }
 
-    /// Hands out only existing segments below `end` from now on.
+    /// Restricts allocation to existing segments below `end`.
     pub(crate) fn set_end(&mut self, end: u32) {
         self.end = end.min(self.segment_count());
         self.free_count = self.count_free();
@@ -252,7 +254,7 @@ impl Space {
         self.check_invariants();
     }
 
-    /// Returns the segment from which on none is handed out.
+    /// Returns the segment from which on none is allocated.
     pub(crate) fn end(&self) -> u32 {
         self.end
     }
@@ -290,7 +292,7 @@ impl Space {
         assert!(self.end <= segment_count, "no segment that was removed is handed out");
     }
 
-    /// Returns the number of free segments below the end, whether or not there is room for them.
+    /// Returns the number of free segments below the end, whether or not they have space.
     pub(crate) fn all_free_count(&self) -> u32 {
         self.free_count
     }
@@ -305,7 +307,7 @@ impl Space {
         self.live_bytes
     }
 
-    /// Returns how often something died or was sealed.
+    /// Returns the number of times that data died or a segment was sealed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -320,8 +322,8 @@ impl Space {
         SegmentUse { segment, generation: self.generation(segment) }
     }
 
-    /// Marks a segment as open, as recovery finds it: the segment must be free or, having been
-    /// freed and used again since the checkpoint, hold nothing live.
+    /// Marks a segment that recovery found open as open. The segment must be free or, having been
+    /// freed and reused since the checkpoint, contain no live data.
     ///
     /// # Errors
     /// `Corrupt` if it cannot have been opened.
@@ -336,7 +338,7 @@ impl Space {
             return Err(wrong("the log continues in a segment that does not exist"));
         };
         match entry.state {
-            // The checkpoint from which recovery rolls forward says so already.
+            // The checkpoint from which recovery rolls forward already records this use.
             State::Open if entry.generation == generation && entry.stream == stream => Ok(()),
             State::Open => Err(wrong("the log continues in a segment that is in use")),
             State::Sealed if entry.live_bytes > 0 => {
@@ -358,7 +360,7 @@ impl Space {
         }
     }
 
-    /// Takes a segment that was free, and is in use from now on, off the count.
+    /// Removes a segment that was free, and is now in use, from the count.
     fn take_free(&mut self, segment: SegmentId, was_free: bool) {
         let taken = u32::from(was_free && segment.0 < self.end);
         let left = self.free_count.checked_sub(taken);
@@ -368,8 +370,8 @@ impl Space {
     /// Restores a segment from a checkpoint.
     ///
     /// # Errors
-    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun: it
-    /// was free then.
+    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun, when
+    /// it was free.
     pub(crate) fn restore(
         &mut self,
         segment: SegmentId,
@@ -421,7 +423,7 @@ impl Space {
     }
 
     /// Counts the bytes of a batch of moved frames that are not records: moved again, the frames
-    /// would take that many bytes again, up to `most` in all. A higher overhead is due to many
+    /// would require that many bytes again, up to `most` in all. A higher overhead is due to many
     /// small batches, which the next move may not have.
     pub(crate) fn add_overhead(&mut self, segment: SegmentId, bytes: u32, most: u32) {
         let entry = self.entry_mut(segment);
@@ -444,7 +446,7 @@ impl Space {
         self.check_invariants();
     }
 
-    /// Notes that batch `seq` lies in a segment, to which a stream is appended.
+    /// Records that batch `seq` is in a segment, to which a stream is appended.
     pub(crate) fn batch_sealed(&mut self, segment: SegmentId, seq: SeqNo) {
         let entry = self.entry_mut(segment);
         assert_eq!(entry.state, State::Open, "batch {seq} lies in open segment {segment}");
@@ -455,7 +457,7 @@ impl Space {
         }
     }
 
-    /// Notes that data which the host wrote in batch `birth` was moved to a segment.
+    /// Records that data which the host wrote in batch `birth` was moved to a segment.
     pub(crate) fn moved_in(&mut self, segment: SegmentId, birth: SeqNo) {
         let entry = self.entry_mut(segment);
         assert_eq!(entry.state, State::Open, "data is moved to open segment {segment}");
@@ -469,7 +471,7 @@ impl Space {
         })
     }
 
-    /// Counts `bytes` of a segment as live. Where that is impossible, see [`Space::check`].
+    /// Counts `bytes` of a segment as live. See [`Space::check`] for impossible counts.
     pub(crate) fn add_live(&mut self, segment: SegmentId, bytes: u32) {
         let entry = self.segments.get_mut(segment.0 as usize);
         match entry.and_then(|entry| Some((entry.live_bytes.checked_add(bytes)?, entry))) {
@@ -487,7 +489,8 @@ impl Space {
         }
     }
 
-    /// Notes the bytes that moving a frame of a segment would take beyond its live bytes.
+    /// Records the bytes that moving a frame of a segment would require in addition to its live
+    /// bytes.
     #[inline]
     pub(crate) fn add_burden(&mut self, segment: SegmentId, bytes: u32) {
         if let Some(entry) = self.segments.get_mut(segment.0 as usize) {
@@ -495,8 +498,8 @@ impl Space {
         }
     }
 
-    /// Checks that the live bytes have added up so far. They may not after a checkpoint, or records
-    /// after it, that are wrong in a way no checksum shows: then there is no panic but no writes
+    /// Checks that the live bytes have added up so far. They may not if a checkpoint, or records
+    /// after it, are wrong in a way no checksum shows. In this case there is no panic but no writes
     /// either, since data that is still needed would count as dead.
     ///
     /// # Errors
@@ -511,7 +514,7 @@ impl Space {
     /// Counts `bytes` of a segment of `segment_bytes` as live, if that is possible.
     ///
     /// # Errors
-    /// `Corrupt` if the segment does not exist, is free or cannot hold that many bytes.
+    /// `Corrupt` if the segment does not exist, is free or cannot contain that many bytes.
     pub(crate) fn try_add_live(
         &mut self,
         segment: SegmentId,
@@ -538,8 +541,8 @@ impl Space {
         }
     }
 
-    /// Counts blocks of a frame that nothing maps to any more as dead. No frame is in a segment of
-    /// metadata: such blocks are blocks of a lost leaf, which never counted.
+    /// Counts blocks of a frame that nothing maps to any more as dead. A segment of metadata
+    /// contains no frame: such blocks are blocks of a lost leaf, which never counted.
     #[inline]
     pub(crate) fn release_blocks(&mut self, frame: FramePlace, index: u8, count: u8) {
         let entry = self.segments.get(frame.segment.0 as usize);
@@ -548,15 +551,15 @@ impl Space {
         }
     }
 
-    /// Counts as dead everything in a segment that nothing names though it counts as live: a lost
+    /// Counts as dead everything in a segment that nothing names although it counts as live: a lost
     /// leaf mapped it, and all blocks that it may have mapped are copied. Until a checkpoint later
-    /// than batch `sealed` says so, recovery counts it as live, and the segment is not freed.
+    /// than batch `sealed` records this, recovery counts it as live, and the segment is not freed.
     pub(crate) fn forget_live(&mut self, segment: SegmentId, sealed: SeqNo) {
         self.release(segment, self.live_bytes_of(segment));
         self.entry_mut(segment).last_seq = SeqNo(sealed.0 + 1);
     }
 
-    /// Counts `bytes` of a segment as dead. Where it has fewer live bytes, see [`Space::check`].
+    /// Counts `bytes` of a segment as dead. If it has fewer live bytes, see [`Space::check`].
     #[inline]
     pub(crate) fn release(&mut self, segment: SegmentId, bytes: u32) {
         let entry = self.segments.get_mut(segment.0 as usize);
@@ -585,14 +588,14 @@ impl Space {
         self.entry(segment).live_bytes
     }
 
-    /// Notes that a read of a segment begins: it is not freed before [`Space::unpin`].
+    /// Records that a read of a segment begins: the segment is not freed before [`Space::unpin`].
     #[inline]
     pub(crate) fn pin(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
         entry.readers = entry.readers.checked_add(1).expect("reads under way fit in 32 bits");
     }
 
-    /// Notes that a read has ended.
+    /// Records that a read has ended.
     ///
     /// # Panics
     /// If no read is under way in the segment.
@@ -644,7 +647,7 @@ impl Space {
         self.empty.iter().any(|&segment| self.entry(segment).readers > 0)
     }
 
-    /// Notes that a segment cannot be emptied: it is not chosen as a victim for some checkpoints.
+    /// Records that a segment cannot be emptied: it is not chosen as a victim for some checkpoints.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
         let is_needed = entry.live_bytes > 0 || entry.retained.count > 0;
@@ -656,8 +659,8 @@ impl Space {
         self.stuck.push(Stuck { segment, generation, rest });
     }
 
-    /// Notes that a checkpoint, or an equal length of time, has passed: segments that could not be
-    /// emptied a while ago are tried again.
+    /// Records that a checkpoint, or an equal length of time, has passed. Segments that could not
+    /// be emptied are retried after enough calls.
     pub(crate) fn let_stuck_rest(&mut self) {
         let mut stuck = std::mem::take(&mut self.stuck);
         stuck.retain_mut(|stuck| {
@@ -685,10 +688,11 @@ impl Space {
         self.segments.get(segment.0 as usize).is_none_or(|entry| entry.state == State::Free)
     }
 
-    /// Frees an empty segment, unless it is being read: then a damaged map names something in it.
+    /// Frees an empty segment, unless it is being read, in which case a damaged map names something
+    /// in it.
     ///
     /// # Panics
-    /// If it is not sealed or holds live bytes.
+    /// If it is not sealed or contains live bytes.
     pub(crate) fn free(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
         assert!(entry.is_empty(), "segment {segment} is sealed and empty before it is freed");
@@ -776,7 +780,7 @@ impl Space {
 }
 
 impl Segment {
-    /// Returns whether it can be handed out.
+    /// Returns whether it can be allocated.
     fn is_available(&self) -> bool {
         self.state == State::Free && !self.is_bad
     }

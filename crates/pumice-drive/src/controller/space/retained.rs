@@ -10,11 +10,10 @@
 //! ```
 //!
 //! **Retained** bytes are bytes of frames that snapshots name: the frames live when the oldest of
-//! them was taken, and those written since and live when later ones were. It is an estimate that
-//! errs on the high side within a process; after an opening or a deletion the number is unknown
-//! until it is measured, and the whole segment counts. The live bytes that *cover* retained bytes
-//! are counted once. Metadata is retained as a whole: it stays where it is, unless the capacity
-//! shrinks.
+//! them was taken, and those written since and live when later ones were. The number is an estimate
+//! that errs on the high side within a process; after an opening or a deletion it is unknown until
+//! it is measured, and the whole segment counts. The live bytes that *cover* retained bytes are
+//! counted once. Metadata is retained as a whole: it stays in place unless the capacity shrinks.
 
 use super::{Segment, Space, State};
 use crate::base::{SegmentId, SeqNo};
@@ -32,7 +31,7 @@ pub(super) struct Retention {
     bytes: u32,
     /// Retained bytes among those that were live when they were appended.
     covered_bytes: u32,
-    /// Whether a view or a clone reads from it: then it is not emptied.
+    /// Whether a view or a clone reads from it. If so, it is not emptied.
     pub(super) is_fixed: bool,
 }
 
@@ -41,7 +40,7 @@ impl Retention {
     pub(super) const NONE: Self = Self { count: 0, bytes: 0, covered_bytes: 0, is_fixed: false };
 }
 
-/// The content of retained segments, in sums that are kept while the segments change.
+/// The content of retained segments, in sums that are updated as the segments change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RetainedSums {
     /// Number of retained segments.
@@ -50,14 +49,14 @@ pub(super) struct RetainedSums {
     whole_count: u32,
     /// Needed bytes of the others.
     needed_bytes: u64,
-    /// Live bytes of all.
+    /// Live bytes of all retained segments.
     live_bytes: u64,
-    /// Live bytes of segments that hold metadata.
+    /// Live bytes of segments that contain metadata.
     meta_bytes: u64,
 }
 
 impl RetainedSums {
-    /// Notes that a segment became `entry`, which before had `live_before` live bytes of
+    /// Records that a segment became `entry`, which before had `live_before` live bytes of
     /// `filled_before` that were ever live.
     #[inline]
     pub(super) fn changed(&mut self, entry: &Segment, live_before: u32, filled_before: u32) {
@@ -155,7 +154,7 @@ impl Space {
         self.changes += 1;
     }
 
-    /// Notes that a snapshot retains all live bytes in a retained segment.
+    /// Records that a snapshot retains all live bytes in a retained segment.
     pub(crate) fn note_retained_live(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| {
             let uncovered = entry.filled_bytes.saturating_sub(entry.retained.covered_bytes);
@@ -167,7 +166,7 @@ impl Space {
         });
     }
 
-    /// Notes that snapshots retain a frame that was copied to a retained segment.
+    /// Records that snapshots retain a frame that was copied to a retained segment.
     pub(crate) fn note_retained_copy(&mut self, segment: SegmentId, bytes: u32, is_live: bool) {
         self.amend(segment, |entry| {
             if entry.retained.bytes != UNKNOWN {
@@ -180,13 +179,13 @@ impl Space {
         });
     }
 
-    /// Notes that the bytes that snapshots retain in a segment are unknown.
+    /// Records that the bytes that snapshots retain in a segment are unknown.
     pub(crate) fn forget_retained_bytes(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| entry.retained.bytes = UNKNOWN);
     }
 
-    /// Notes how many bytes of a retained segment snapshots retain for which this was unknown, and
-    /// how many of them are live.
+    /// Sets the bytes that snapshots retain in a retained segment for which they were unknown, and
+    /// the part of them that is live.
     pub(crate) fn set_retained_bytes(&mut self, segment: SegmentId, bytes: u64, live_bytes: u64) {
         self.amend(segment, |entry| {
             if entry.retained.bytes == UNKNOWN {
@@ -207,14 +206,14 @@ impl Space {
         self.matching(is_unknown)
     }
 
-    /// Notes that all data that snapshots need in a segment was copied, when the newest batch was
-    /// `sealed`: the segment is not freed before a checkpoint says where the copies are.
+    /// Records that all data that snapshots need in a segment was copied, when the newest batch was
+    /// `sealed`. The segment is not freed before a checkpoint records the places of the copies.
     pub(crate) fn emptied(&mut self, segment: SegmentId, sealed: SeqNo) {
         let entry = self.entry_mut(segment);
         entry.last_seq = entry.last_seq.max(SeqNo(sealed.0 + 1));
     }
 
-    /// Lets garbage collection empty retained segments of frames, or not.
+    /// Sets whether garbage collection may empty retained segments of frames.
     pub(crate) fn set_retained_fixed(&mut self, is_fixed: bool) {
         self.changes += u64::from(self.is_retained_fixed && !is_fixed);
         self.is_retained_fixed = is_fixed;
@@ -225,12 +224,12 @@ impl Space {
         self.is_retained_fixed || self.is_fixed(segment)
     }
 
-    /// Keeps garbage collection from a retained segment, which a view or a clone reads.
+    /// Excludes a retained segment, which a view or a clone reads, from garbage collection.
     pub(crate) fn fix(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| entry.retained.is_fixed = true);
     }
 
-    /// As [`Space::fix`], and lets garbage collection empty all other retained segments.
+    /// Like [`Space::fix`], and permits garbage collection to empty all other retained segments.
     pub(crate) fn fix_only(&mut self, is_fixed: impl Fn(SegmentId) -> bool) {
         for (number, entry) in (0..).zip(&mut self.segments) {
             entry.retained.is_fixed = entry.retained.count > 0 && is_fixed(SegmentId(number));
@@ -249,7 +248,7 @@ impl Space {
         self.retained_by(segment) > 0
     }
 
-    /// Returns how many snapshots need a segment.
+    /// Returns the number of snapshots that need a segment.
     pub(crate) fn retained_by(&self, segment: SegmentId) -> u16 {
         self.segments.get(segment.0 as usize).map_or(0, |entry| entry.retained.count)
     }
@@ -271,7 +270,7 @@ impl Space {
     }
 
     /// Returns the bytes of segments of `segment_bytes` that snapshots need and that are not live:
-    /// the bytes that snapshots retain beyond the disk.
+    /// the bytes that snapshots retain in addition to the disk.
     #[inline]
     pub(crate) fn retained_dead_bytes(&self, segment_bytes: u32) -> u64 {
         let whole = u64::from(self.sums.whole_count) * u64::from(segment_bytes);
@@ -285,7 +284,7 @@ impl Space {
         self.segments.iter().filter(is_known).map(dead).sum()
     }
 
-    /// Returns the live bytes of metadata in retained segments: writing it again frees nothing in
+    /// Returns the live bytes of metadata in retained segments: writing it again frees nothing at
     /// its old place.
     #[inline]
     pub(crate) fn retained_meta_bytes(&self) -> u64 {
@@ -299,7 +298,7 @@ impl Space {
     }
 
     /// Counts as live in segments of frames the bytes that are live in another table of this drive,
-    /// for segments still in the use known to that table. In all others no frame is live.
+    /// for segments still in the use known to that table. No frame is live in any other segment.
     pub(crate) fn restore_frames(&mut self, kept: &Space) {
         for number in 0..self.segment_count() {
             let segment = SegmentId(number);

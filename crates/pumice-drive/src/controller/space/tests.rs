@@ -1,5 +1,5 @@
-//! Goal: segments are handed out once, lowest first; live bytes add up; only empty and unread
-//! segments are freed; the victim is the one that pays best.
+//! Goal: segments are allocated once, lowest first; live bytes add up; only empty and unread
+//! segments are freed; the victim is the segment with the best benefit over cost.
 use super::*;
 
 const BYTES: u32 = 1000;
@@ -53,7 +53,7 @@ fn the_host_gets_warm_segments_and_others_cold_ones_of_the_lowest_few() {
     assert_eq!(space.allocate(Stream::Moved, 2), Some(SegmentId(0)));
     assert_eq!(space.allocate(Stream::Meta, 3), Some(SegmentId(3)));
     assert_eq!((space.warm(), space.free_count()), (&[SegmentId(2), SegmentId(6)][..], 5));
-    // Recovery looks for the log in the lowest segments.
+    // Recovery searches the lowest segments for the log.
     space.set_end(6);
     assert_eq!(space.allocate(Stream::Host, 4), Some(SegmentId(2)));
     assert_eq!(space.allocate(Stream::Host, 5), Some(SegmentId(4)));
@@ -185,7 +185,7 @@ fn the_victim_pays_best() {
     let full = used(&mut space, BYTES, 1);
     let half = used(&mut space, 500, 90);
     assert_eq!(space.victim(&choice(100, 1)), Some(half));
-    // As empty, but older: dead data there stays dead longer.
+    // Also empty, but older: dead data there stays dead longer.
     let old = used(&mut space, 500, 10);
     assert_eq!(space.victim(&choice(100, 1)), Some(old));
     let emptier = used(&mut space, 100, 10);
@@ -193,7 +193,7 @@ fn the_victim_pays_best() {
     assert_eq!(space.victim(&choice(100, 901)), None, "too little to gain");
     space.set_stuck(emptier);
     assert_eq!(space.victim(&choice(100, 1)), Some(old));
-    // A segment that must go is emptied, whatever its gain.
+    // A segment that must be emptied is emptied, whatever its gain.
     space.set_end(full.0);
     assert_eq!(space.going_count(), 4);
     assert_eq!(space.evacuee(), Some(full));
@@ -221,7 +221,7 @@ fn what_is_carried_along_is_no_gain_and_must_find_room() {
     assert_eq!(space.victim(&Choice { room_bytes: 799, ..choice(9, 1) }), None, "no room");
     assert_eq!(space.gainable_bytes(BYTES, 200), 200);
     assert_eq!(space.gainable_bytes(BYTES, 201), 0);
-    // When half of it has died, half of its burden is taken to be gone.
+    // When half of it has died, half of its burden is assumed to be gone.
     space.release(segment, 200);
     assert_eq!(space.victim(&choice(9, 600)), Some(segment));
     assert_eq!(space.victim(&choice(9, 601)), None);
@@ -243,7 +243,7 @@ fn what_was_carried_along_may_be_gone_with_what_died() {
     assert_eq!(space.victim(&hoped(10 + 20 + 141)), None);
 }
 
-/// On a drive of very many segments each part of them has its turn.
+/// On a drive with very many segments each part of them has its turn.
 #[test]
 fn a_victim_is_found_wherever_it_is() {
     let mut space = Space::new(0).unwrap();

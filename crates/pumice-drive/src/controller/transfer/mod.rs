@@ -1,4 +1,4 @@
-//! A snapshot on its way to another drive.
+//! The transfer of a snapshot to another drive.
 //!
 //! ```text
 //! snapshot, its base --differences--> frames as they are stored --writer--> head, batches, end
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! * `window`: the differences between a snapshot and its base, read ahead in large pieces.
-//! * `send`: puts them into a transfer, in the order of the disk.
+//! * `send`: puts these differences into a transfer, in the order of the disk.
 //! * `writer`, `reader`: batches in the format of the log. The reader trusts no byte.
-//! * `receive`: writes the reader's records, notes the progress, and takes the snapshot.
+//! * `receive`: applies the reader's records, records the progress, and takes the snapshot.
 //!
-//! No file, pipe or socket is known here: bytes come and go in batches.
+//! This module uses no file, pipe or socket: bytes are passed in batches.
 
 #![warn(
     clippy::cast_possible_truncation,

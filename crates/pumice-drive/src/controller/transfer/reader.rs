@@ -1,4 +1,4 @@
-//! Checks the batches of a transfer, one after the other. Every byte may be wrong.
+//! Checks the batches of a transfer, one after the other. No byte is trusted.
 
 use super::super::log::records::{Body, Found, body_state, records};
 use super::{OFFSET, SEGMENT};
@@ -9,10 +9,10 @@ use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Record, TRANSFER_HEAD_BYTES, TransferHead,
 };
 
-/// Returns the bytes of the batch that begins with a header, header included: at most 4 MiB.
+/// Returns the length of the batch that begins with a header, including the header: at most 4 MiB.
 ///
 /// # Errors
-/// `Corrupt`: there is no header.
+/// `Corrupt` if there is no header.
 pub fn transfer_batch_bytes(header: &[u8; BATCH_HEADER_BYTES]) -> Result<usize> {
     let (header, _) = BatchHeader::decode(header).map_err(|error| damaged().caused_by(error))?;
     Ok(BATCH_HEADER_BYTES + header.body_bytes as usize)
@@ -24,7 +24,7 @@ pub struct TransferReader {
     head: TransferHead,
     seq: u64,
     previous_checksum: u64,
-    /// The lowest block that the next record may concern.
+    /// The lowest block that the next record may contain.
     next_block: u64,
     host_bytes: u64,
     frame_bytes: u64,
@@ -32,7 +32,7 @@ pub struct TransferReader {
     has_ended: bool,
 }
 
-/// A batch that was checked.
+/// A checked batch.
 pub(super) struct Batch<'a> {
     header: BatchHeader,
     body: &'a [u8],
@@ -71,7 +71,7 @@ impl TransferReader {
         &self.head
     }
 
-    /// Returns the bytes of the transfer so far.
+    /// Returns the number of bytes of the transfer so far.
     pub fn bytes(&self) -> u64 {
         self.media_bytes
     }
@@ -81,19 +81,19 @@ impl TransferReader {
         self.has_ended
     }
 
-    /// Checks the next batch, all of it, without using it.
+    /// Checks the whole of the next batch, without using it.
     ///
     /// # Errors
-    /// `Corrupt`: the transfer is damaged there. The next batch is still the same one.
+    /// `Corrupt` if the transfer is damaged in this batch. The next batch is still the same one.
     pub fn check(&mut self, batch: &[u8]) -> Result<()> {
         self.take(batch).map(|_| ())
     }
 
-    /// Checks the next batch, all of it, and returns its records; they are in the order of the
+    /// Checks the whole of the next batch, and returns its records; they are in the order of the
     /// disk, and on it.
     ///
     /// # Errors
-    /// As [`TransferReader::check`].
+    /// Those of [`TransferReader::check`].
     pub(super) fn take<'a>(&mut self, batch: &'a [u8]) -> Result<Batch<'a>> {
         let at = self.media_bytes;
         self.take_at(batch).map_err(|error| error.at_offset(at))

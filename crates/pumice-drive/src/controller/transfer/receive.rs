@@ -1,4 +1,4 @@
-//! Makes a snapshot of another drive out of a transfer.
+//! Creates a snapshot of another drive from a transfer.
 //!
 //! ```text
 //! apply: each batch is checked, its records written as a host would write them
@@ -10,9 +10,9 @@
 //! **Power loss** leaves the disk as it was before, or marked as a part; and the snapshot with a
 //! whole disk or none. A disk that is a part is opened only on explicit request
 //! ([`OpenOptions::partial`](crate::controller::OpenOptions)). Applying a record again changes
-//! nothing, so a transfer may begin anywhere up to the offset that the superblocks name. That is
-//! the end of the last record that was applied: however a receive ends, all data before this offset
-//! is there.
+//! nothing, so a transfer may begin anywhere up to the offset that the superblocks name. This
+//! offset is the end of the last record that was applied: however a receive ends, all data before
+//! it is present.
 
 use super::super::core::NewSnapshot;
 use super::super::drive::Drive;
@@ -25,18 +25,18 @@ use crate::base::{Error, ErrorKind, Remedy, Result, ensure};
 use crate::codec::{Codec, Decompressor, Encoding, FrameForm};
 use crate::format::{FRAME_BLOCKS_MAX, Receiving, Record, TransferHead};
 
-/// Bytes of a transfer after which the superblocks note its progress: the maximum that is sent
+/// Bytes of a transfer after which the superblocks record its progress: the maximum that is sent
 /// again after a crash. Four writes and two syncs cost little in comparison.
 const NOTE_BYTES: u64 = 128 << 20;
 
 /// The relation of a drive to a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// It holds a part of the snapshot; the transfer continues.
+    /// The drive contains a part of the snapshot; the transfer continues.
     Part,
-    /// Its disk has no data, and the transfer is a whole disk.
+    /// The disk has no data, and the transfer is a whole disk.
     Empty,
-    /// Its newest snapshot, of this name, is the base. Whether the disk was changed since must be
+    /// The newest snapshot, with this name, is the base. Whether the disk was changed since must be
     /// compared.
     Base(String),
 }
@@ -48,24 +48,24 @@ pub struct Receive<'a> {
     name: String,
     decompressor: Decompressor,
     frame: Vec<u8>,
-    /// Whether frames of the sender's codec are kept as they are.
+    /// Whether frames with the sender's codec are stored as they are.
     keeps_frames: bool,
     /// The byte of the disk up to which records were applied.
     offset: u64,
-    /// Whether a batch was not applied as a whole: the next one would leave a hole.
+    /// Whether a batch was not applied as a whole, so that the next one would leave a hole.
     has_failed: bool,
-    /// Bytes of the transfer that the superblocks know of.
+    /// Bytes of the transfer that the superblocks record.
     noted_bytes: u64,
 }
 
 impl Drive {
-    /// Returns the relation of this drive to a transfer whose snapshot will have a name here.
+    /// Returns the relation of this drive to a transfer whose snapshot will have a given name here.
     /// Changes nothing.
     ///
     /// # Errors
-    /// `AlreadyExists` if the drive has the snapshot, or one of that name; `InvalidInput`, stating
-    /// the required drive or state, if the transfer is for another drive or another state of this
-    /// one.
+    /// `AlreadyExists` if the drive has the snapshot, or one with that name; `InvalidInput`,
+    /// stating the required drive or state, if the transfer is for another drive or another state
+    /// of this one.
     pub async fn fit(&self, head: &TransferHead, name: &str) -> Result<Received> {
         let snapshots = self.snapshots();
         if let Some(same) = snapshots.iter().find(|info| info.guid == head.snapshot) {
@@ -139,8 +139,8 @@ impl Drive {
 }
 
 impl<'a> Receive<'a> {
-    /// Receives onto a drive that [`Drive::fit`] has found fit. The snapshot will be named `name`.
-    /// Nothing is changed yet.
+    /// Prepares to receive onto a drive that [`Drive::fit`] has accepted. The snapshot will be
+    /// named `name`. Nothing is changed yet.
     pub fn new(drive: &'a Drive, reader: TransferReader, name: String) -> Self {
         let head = reader.head();
         let codec = Codec::from_format(head.codec, head.codec_level);
@@ -162,13 +162,13 @@ impl<'a> Receive<'a> {
         }
     }
 
-    /// Applies the next batch. Returns whether it was the end. When the first batch is found right,
-    /// the disk is marked as a part of the snapshot, durably, and enlarged to its size.
+    /// Applies the next batch. Returns whether it was the end. When the first batch is found
+    /// intact, the disk is marked as a part of the snapshot, durably, and enlarged to its size.
     ///
     /// # Errors
     /// `Corrupt` if the transfer is damaged: nothing of the batch was applied or, if a frame does
-    /// not decode, only the records before it. Otherwise as [`Drive::write`]. `InvalidInput` after
-    /// a batch that was not applied as a whole.
+    /// not decode, only the records before it. Otherwise those of [`Drive::write`]. `InvalidInput`
+    /// after a batch that was not applied as a whole.
     pub async fn apply(&mut self, batch: &[u8]) -> Result<bool> {
         let what = "the transfer has failed: its next batch would leave a gap";
         ensure(!self.has_failed, ErrorKind::InvalidInput, what)?;
@@ -189,7 +189,7 @@ impl<'a> Receive<'a> {
         Ok(self.reader.has_ended())
     }
 
-    /// Marks the disk as a part of the snapshot and enlarges it, unless that was done already.
+    /// Marks the disk as a part of the snapshot and enlarges it, unless that was already done.
     async fn mark(&self) -> Result<()> {
         let (drive, head) = (self.drive, self.reader.head());
         if drive.partial().is_none() {
@@ -220,19 +220,19 @@ impl<'a> Receive<'a> {
         self.offset
     }
 
-    /// Returns the bytes of the batches so far.
+    /// Returns the number of bytes of the batches so far.
     pub fn bytes(&self) -> u64 {
         self.reader.bytes()
     }
 
-    /// Makes the applied records durable and notes the progress, also after an error. Before the
-    /// first batch there is nothing to note.
+    /// Makes the applied records durable and records the progress, also after an error. Before the
+    /// first batch there is nothing to record.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, `NoSpace`.
     pub async fn note(&mut self) -> Result<()> {
         self.drive.flush().await?;
-        // A transfer that is sent again may have begun before the noted offset.
+        // A transfer that is sent again may have begun before the recorded offset.
         if self.drive.partial().is_some_and(|part| part.offset < self.offset) {
             self.drive.note_receiving(self.reader.head(), self.offset).await?;
         }
@@ -240,11 +240,11 @@ impl<'a> Receive<'a> {
         Ok(())
     }
 
-    /// Takes the snapshot, with the sender's identity and time. When this returns, it is durable,
-    /// and the disk is whole.
+    /// Takes the snapshot, with the sender's identity and time. When this returns, the snapshot is
+    /// durable, and the disk is whole.
     ///
     /// # Errors
-    /// `InvalidInput` before the end; as [`Drive::create_snapshot`].
+    /// `InvalidInput` before the end of the transfer; those of [`Drive::create_snapshot`].
     pub async fn end(self) -> Result<SnapshotInfo> {
         let is_whole = self.reader.has_ended() && !self.has_failed;
         ensure(is_whole, ErrorKind::InvalidInput, "the transfer has not ended")?;
@@ -255,7 +255,8 @@ impl<'a> Receive<'a> {
 }
 
 impl Drive {
-    /// Marks the disk, durably, as a part of a snapshot, which it is up to `offset`.
+    /// Marks the disk, durably, as a part of a snapshot, with whose content it agrees up to
+    /// `offset`.
     async fn note_receiving(&self, head: &TransferHead, offset: u64) -> Result<()> {
         let base = head.base.as_ref().map(|base| base.snapshot);
         let receiving = Receiving { snapshot: head.snapshot, base, offset };
@@ -287,7 +288,7 @@ fn decode<'f>(
     Ok((encoding, frame))
 }
 
-/// Returns whether an encoding is allowed for the codec and the form of frames of a drive. A
+/// Returns whether an encoding is permitted for the codec and the form of frames of a drive. A
 /// clone that is sent may have other encodings from its origin.
 fn is_of(encoding: Encoding, codec: Codec, form: FrameForm) -> bool {
     match encoding {

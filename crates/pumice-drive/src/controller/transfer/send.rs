@@ -32,7 +32,7 @@ pub struct Sent {
     pub offset: u64,
     /// Bytes of the disk that differ.
     pub changed_bytes: u64,
-    /// Bytes of the records that they became.
+    /// Bytes of the records that were sent for them.
     pub record_bytes: u64,
     /// Bytes of the transfer.
     pub transfer_bytes: u64,
@@ -65,12 +65,12 @@ pub struct SendStream<'a> {
 
 impl<'a> SendStream<'a> {
     /// Begins to send a snapshot, without the data that `base`, an earlier snapshot of the same
-    /// drive, already has, from byte `start` of the disk on. The base may be a bookmark: then the
-    /// receiver has the snapshot. The data that a clone reads from its origin, which must be open,
-    /// is sent as well: the received drive is not a clone.
+    /// drive, already has, from byte `start` of the disk on. The base may be a bookmark, in which
+    /// case the receiver has the snapshot. The data that a clone reads from its origin, which must
+    /// be open, is also sent: the received drive is not a clone.
     ///
     /// # Errors
-    /// `InvalidInput`: the base is not an earlier snapshot of the drive, or the start is not a
+    /// `InvalidInput` if the base is not an earlier snapshot of the drive, or the start is not a
     /// multiple of 4096 on the disk.
     pub fn new(
         View { disk: drive, info }: View<'a>,
@@ -125,12 +125,13 @@ impl<'a> SendStream<'a> {
         })
     }
 
-    /// Returns the next bytes of the transfer, about 1 MiB; `None` after its end. Meanwhile reads
-    /// the data that follows, and until the next call as far as it was handed to the medium.
+    /// Returns the next bytes of the transfer, about 1 MiB; `None` after its end. Reads the
+    /// subsequent data at the same time. Reads that were already passed to the medium continue
+    /// until the next call.
     ///
     /// # Errors
-    /// `Corrupt` or `Medium`: a part of the snapshot, named by the error, cannot be read. The
-    /// transfer then has no end, and no receiver takes it for whole; further calls fail, too.
+    /// `Corrupt` or `Medium` if a part of the snapshot, named by the error, cannot be read. The
+    /// transfer then has no end, and no receiver accepts it as whole; further calls also fail.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         ensure(!self.has_failed, ErrorKind::InvalidInput, "the transfer has failed")?;
         let next = self.advance().await;
@@ -138,13 +139,13 @@ impl<'a> SendStream<'a> {
         next
     }
 
-    /// Takes back a buffer that [`SendStream::next`] returned, for reuse in later calls.
+    /// Accepts a buffer that [`SendStream::next`] returned, for reuse in later calls.
     pub fn reuse(&mut self, bytes: Vec<u8>) {
         self.writer.reuse(bytes);
     }
 
     async fn advance(&mut self) -> Result<Option<Vec<u8>>> {
-        // Continues the reads ahead, and waits for nothing.
+        // Continues the reads ahead without waiting.
         std::future::poll_fn(|context| {
             let _ = Pin::new(&mut self.windows).poll_peek(context);
             Poll::Ready(())
@@ -228,7 +229,7 @@ impl<'a> SendStream<'a> {
     }
 }
 
-/// Returns the record of a frame as a host would write it.
+/// Returns the record of a frame in the form that a host write produces.
 fn data(lba: Lba, blocks: u64, encoding: Encoding, payload: &[u8]) -> Record {
     Record::Data {
         lba,

@@ -1,4 +1,4 @@
-//! The differences between two snapshots, with the frames that hold them, read ahead.
+//! The differences between two snapshots, with their frames, read ahead.
 //!
 //! ```text
 //! differences, in the order of the disk -> parts, as many as a window holds
@@ -6,11 +6,11 @@
 //!   -> windows, in the order of the disk
 //! ```
 //!
-//! Frames of a clone's origin are read from the origin's log; the rest is the same, because a frame
-//! is stored under the numbers of its blocks, whichever drive wrote it.
+//! Frames of a clone's origin are read from the origin's log and otherwise treated the same,
+//! because a frame is stored under the numbers of its blocks, whichever drive wrote it.
 //!
 //! Several windows are read while one is sent, so that the medium is busy while the caller encodes
-//! and writes. Reading continues as long as the stream is polled; reads already handed to the
+//! and writes. Reading continues as long as the stream is polled; reads already passed to the
 //! medium complete in any case.
 
 use std::cell::RefCell;
@@ -37,15 +37,15 @@ use crate::format::{Record, RecordAddress, SEALED, check_payload};
 /// were written together are read together.
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// Most parts of a window.
+/// Maximum number of parts of a window.
 const PARTS_MAX: usize = 4096;
 
 /// Windows being read or complete, in addition to the one being sent: the medium has work when one
-/// of them is complete. With that one and the one being examined, five take 20 MiB and a frame
-/// each.
+/// of them is complete. With that one and the one being examined, five windows occupy 20 MiB and a
+/// frame each.
 const WINDOWS_AHEAD: usize = 3;
 
-/// Buffers of windows, for the next ones.
+/// Buffers of windows, for reuse by later windows.
 pub(super) type Spare = Rc<RefCell<Vec<Vec<u8>>>>;
 
 /// The windows of a transfer. After an error there are no more.
@@ -65,11 +65,12 @@ pub(super) struct Part {
     pub(super) blocks: u64,
     pub(super) mapping: Mapping,
     generation: u64,
-    /// The drive whose log has the frame, as a number of origins away; 0 for the drive itself.
+    /// Depth of the drive whose log contains the frame: 0 for the drive itself, 1 for its origin,
+    /// and so on.
     depth: u32,
-    /// Where its record is in the bytes of the window.
+    /// Offset of its record in the bytes of the window.
     pub(super) at: usize,
-    /// The record of its frame, as a host would write it, or the error of reading it.
+    /// The record of its frame in the form that a host write produces, or the error of reading it.
     pub(super) record: Option<Result<Record>>,
 }
 
@@ -160,7 +161,7 @@ impl Window {
             part.at = end;
             end += place.record_bytes as usize;
         }
-        // A part that cannot be read keeps its old bytes, which are no record of this place.
+        // A part that cannot be read retains its old bytes, which are no record of this place.
         bytes.resize(end, 0);
         let places: Vec<FramePlace> = order.iter().map(|(place, _)| *place).collect();
         let (mut places_left, mut rest) = (places.as_slice(), bytes.as_mut_slice());
@@ -189,11 +190,11 @@ impl Window {
 }
 
 impl Drive {
-    /// Returns the record of a part, whose bytes are `stored`; damaged bytes are restored in place
+    /// Returns the record of a part, whose bytes are `stored`. Damaged bytes are restored in place
     /// from the parity of the batch.
     ///
     /// # Errors
-    /// `Corrupt`: they cannot be restored.
+    /// `Corrupt` if they cannot be restored.
     async fn checked(&self, part: &Part, place: FramePlace, stored: &mut [u8]) -> Result<Record> {
         let Part { lba, mapping, generation, .. } = *part;
         let Mapping::Frame { index, .. } = mapping else { unreachable!("only frames have places") };
@@ -217,8 +218,8 @@ impl Drive {
         restored.filter(|_| matches!(done, Ok(true))).ok_or(error)
     }
 
-    /// Reads the records at places that lie close together in one segment, one after the other, to
-    /// `out`. Records that cannot be read leave their part of `out` unchanged.
+    /// Reads the records at places that are close together in one segment, one after the other,
+    /// into `out`. Records that cannot be read leave their part of `out` unchanged.
     async fn read_records(&self, places: &[FramePlace], out: &mut [u8]) {
         if self.read_records_at_once(places, out).await.is_err() && places.len() > 1 {
             let mut rest = out;
@@ -247,11 +248,11 @@ impl Drive {
     }
 }
 
-/// Decrypts the payload of a record, which ends where `stored` does, and puts it there in the
-/// clear. Returns its record as a host would write it.
+/// Decrypts the payload of a record, which ends where `stored` ends, in place. Returns its record
+/// in the form that a host write produces.
 ///
 /// # Errors
-/// `Corrupt`: the payload is not the one that was sealed.
+/// `Corrupt` if the payload is not the one that was sealed.
 fn in_the_clear(
     record: Record,
     stored: &mut [u8],
@@ -278,11 +279,11 @@ fn in_the_clear(
     })
 }
 
-/// Returns the frame that `stored` must be, as a host would write it, though encrypted if the drive
-/// is encrypted.
+/// Returns the frame that `stored` must be, in the form that a host write produces, though
+/// encrypted if the drive is encrypted.
 ///
 /// # Errors
-/// `Corrupt`: it is not.
+/// `Corrupt` if it is another.
 fn check(
     stored: &[u8],
     address: RecordAddress,

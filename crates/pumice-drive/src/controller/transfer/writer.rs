@@ -1,4 +1,4 @@
-//! Puts records into batches, each of which names the one before it.
+//! Puts records into batches, each of which names the previous one.
 
 use super::{OFFSET, SEGMENT, address};
 use crate::base::SeqNo;
@@ -8,17 +8,17 @@ use crate::format::{
     chain_record,
 };
 
-/// Bytes of a batch at which it ends: its padding is a small part of it, and a receiver that holds
-/// several needs little memory.
+/// Size at which a batch ends: its padding is a small part of it, and a receiver that holds several
+/// batches needs little memory.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Buffers that are kept: about as many as a caller may have in flight.
+/// Maximum number of retained buffers: about the number that a caller may have in flight.
 const SPARE_MAX: usize = 8;
 
 /// The batches of one transfer.
 pub(super) struct Writer {
     snapshot: uuid::Uuid,
-    /// The next batch: room for its header, then records.
+    /// The next batch: space for its header, then records.
     batch: Vec<u8>,
     record_count: u32,
     records_checksum: u32,
@@ -122,12 +122,12 @@ impl Writer {
         !self.out.is_empty()
     }
 
-    /// Takes the complete batches.
+    /// Removes and returns the complete batches.
     pub(super) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 
-    /// Takes a buffer for a later batch.
+    /// Accepts a buffer for a later batch.
     pub(super) fn reuse(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(buffer);

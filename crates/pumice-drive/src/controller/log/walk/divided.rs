@@ -1,17 +1,17 @@
-//! A write that is divided between two batches: both count, or neither.
+//! A write that is divided between two batches: both count, or neither does.
 //!
-//! The first batch says that it needs the next one. If the next one does not continue the log, the
-//! log ends before the first batch, as if it were torn; and since the first is whole, recovery
-//! overwrites it with zeroes: no later opening, which may find its number in another stream, must
-//! take it up.
+//! The first batch states that it needs the next one. If the next one does not continue the log,
+//! the log ends before the first batch, as if it were torn. Since the first is intact, recovery
+//! overwrites it with zeroes: a later opening, which may find its number in another stream, must
+//! not accept it.
 
 use super::super::batch_bytes;
 use super::{Batch, Pages, Step, Walk};
 use crate::base::{Result, SegmentId, SeqNo};
 
 impl Walk<'_> {
-    /// Moves past a batch that counts only together with the next one, and returns it; `None` if
-    /// the next one does not continue the log.
+    /// Moves past a batch that counts only together with the next one, and returns it. Returns
+    /// `None` if the next one does not continue the log.
     pub(super) async fn enter_both(
         &mut self,
         step: Step,
@@ -31,7 +31,7 @@ impl Walk<'_> {
         (self.watermark, self.epoch, self.totals) = (watermark, epoch, totals);
         self.unproven = unproven;
         self.completed.truncate(completed);
-        // Counts the batch, too.
+        // This also counts the batch.
         let number = SeqNo(seq.0 + 1);
         if self.is_proven(number, lowest_empty).await? {
             return Err(self.missing(SeqNo(number.0 + 1), None));

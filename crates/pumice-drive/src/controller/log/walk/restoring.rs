@@ -1,4 +1,4 @@
-//! Restoring the next batch of the log: from its parity, or its headers from the batch after it.
+//! Restoring the next batch of the log from its parity, or its headers from the batch after it.
 
 use super::super::echo;
 use super::super::parity::Append;
@@ -9,7 +9,7 @@ use super::{Next, Pages, Position, Step, Walk};
 use crate::base::{Error, ErrorKind, SegmentId};
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, SegmentHeader, Stream};
 
-/// Echoes that are tried: a life that was lost may have left another batch with this number.
+/// Maximum number of echoes to try: a lost life may have left another batch with this number.
 const ECHOES_MAX: usize = 8;
 
 /// A batch that was restored.
@@ -21,7 +21,7 @@ pub(super) struct Restored {
     pub(super) batch: Vec<u8>,
     /// The restored pages.
     pages: Pages,
-    /// Whether its payloads are right, too.
+    /// Whether its payloads are also intact.
     is_whole: bool,
 }
 
@@ -44,8 +44,8 @@ impl Walk<'_> {
         Some(Step { next, damage: Some(error) })
     }
 
-    /// Restores the next batch from its parity: of two, the one of the later opening, which did not
-    /// find the end of the log at the other.
+    /// Restores the next batch from its parity: of two, the one from the later opening, which did
+    /// not find the end of the log at the other.
     pub(super) async fn by_parity(&self) -> Option<Restored> {
         let mut latest: Option<Restored> = None;
         for stream in Stream::ALL {
@@ -58,8 +58,8 @@ impl Walk<'_> {
         latest
     }
 
-    /// Restores the next batch of the log from its parity, if a stream has the batch and it has
-    /// parity.
+    /// Restores the next batch of the log from its parity, if a stream contains the batch and it
+    /// has parity.
     async fn by_parity_in(&self, stream: Stream) -> Option<Restored> {
         let Position { segment, generation, used } = self.positions[stream]?;
         let offset = used.max(FIRST_BATCH_OFFSET);
