@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   rebuild, transfer ------------------+      a new drive from the remains of one; snapshots
-//!                                       |      that go to another drive
-//!   inspect    maintenance   operations |      look | the drive's own work | the host's requests
+//!                                       |      sent to another drive
+//!   inspect    maintenance   operations |      inspection | background work | host requests
 //!        \          |           /       |
 //!         +------ drive -------+--------+      the shell: I/O, waiting, buffers, open and close
 //!                   |      \

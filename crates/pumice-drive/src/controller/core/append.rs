@@ -2,7 +2,7 @@
 //! that garbage collection moves, parts of a checkpoint.
 //!
 //! ```text
-//! room -> (is the map still as the caller saw it?) -> record -> map -> live bytes
+//! space -> (is the map unchanged since the caller read it?) -> record -> map -> live bytes
 //! ```
 //!
 //! A call that returns [`Attempt::Wait`] or [`Attempt::Changed`] has appended nothing. Recovery
@@ -367,8 +367,7 @@ pub(crate) fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<Block
     BlockTable::of(payload, blocks.into()).ok()
 }
 
-/// The functions through which a record of the log takes effect, both for live traffic and in
-/// recovery.
+/// Functions through which a record of the log takes effect, both in live traffic and in recovery.
 impl Core {
     /// Maps the blocks of a frame that the host wrote; `table` lists its independent blocks.
     #[inline]
@@ -391,8 +390,7 @@ impl Core {
         }
     }
 
-    /// Asserts that a frame lies within its segment: it was packed there, or read from a batch
-    /// within it.
+    /// Asserts that a frame is within its segment: it was packed there, or read from a batch in it.
     #[inline]
     fn check_place(&self, place: &FramePlace) {
         let end = u64::from(place.offset) + u64::from(place.record_bytes);

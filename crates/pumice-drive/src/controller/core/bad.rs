@@ -3,9 +3,9 @@
 //! ```text
 //! (or, at the tail of the log, written bytes cannot be read)
 //! append fails -> poisoned -> the superblock names the segment (the shell writes it)
-//! next opening -> streams whose tail is there make a detour into a free segment; the superblock
-//!                 says so until a checkpoint has their new tails
-//! empty        -> stays free, and is never handed out
+//! next opening -> streams whose tail is in it make a detour into a free segment; the superblock
+//!                 names the detours until a checkpoint has their new tails
+//! empty        -> stays free, and is never allocated
 //! ```
 //!
 //! A bad segment is never tried again, like a block that a flash drive has retired. A failed append

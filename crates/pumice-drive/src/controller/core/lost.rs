@@ -3,7 +3,7 @@
 //! ```text
 //! lost:        a leaf in memory whose blocks all map to the damaged record, which is no frame
 //! checkpoint:  those blocks get frames without content (encoding "lost") in the host's stream,
-//!              then the leaf is written like any other
+//!              the leaf is then written like any other
 //! ```
 //!
 //! Once marked as lost, a leaf is an ordinary leaf whose blocks cannot be read until they are
@@ -109,7 +109,7 @@ impl Core {
         Ok(Some(()))
     }
 
-    /// Returns whether a segment holds metadata: a block that maps there belongs to a lost leaf.
+    /// Returns whether a segment contains metadata: a block that maps to it belongs to a lost leaf.
     pub(crate) fn has_metadata(&self, segment: SegmentId) -> bool {
         self.space.stream(segment) == Stream::Meta
     }

@@ -4,11 +4,11 @@
 //!   shell (async, `drive`, `operations`, `maintenance`):  I/O over Medium, Clock; waits; buffers
 //!      |  one call at a time, through `Drive::with_core`     ^
 //!      v                                                     | places, pins, batches, wakes
-//!   core:    room        is there room, may a request run, reserves
-//!            append      room -> record -> map -> live bytes, in one call
+//!   core:    room        the space for a request, whether it may run, reserves
+//!            append      space -> record -> map -> live bytes, in one call
 //!            checkpoint  the content of a checkpoint, the records it makes dead
 //!            snapshots   the list, the segments that each needs, the places of moved frames
-//!            reclaim     what to empty, keep or give back, and how full the drive is
+//!            reclaim     what to empty, retain or return, and how full the drive is
 //!            bad         segments that cannot be written
 //!            |
 //!            map         block -> frame        space       live bytes of each segment
@@ -550,13 +550,14 @@ impl Core {
     }
 
     /// Makes the next checkpoint rewrite a leaf elsewhere, if its newest version is at `place`.
-    /// Returns `false` if the leaf must be loaded first. The leaf number may come from the medium.
+    /// Returns `false` if the leaf must be loaded first. The leaf number may be read from the
+    /// medium.
     pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetadataAddress) -> bool {
         !self.map.is_current_leaf(leaf, place) || self.map.touch_leaf(leaf)
     }
 
     /// Makes the next checkpoint rewrite a directory page elsewhere, if its newest version is at
-    /// `place`. The page number may come from the medium.
+    /// `place`. The page number may be read from the medium.
     pub(crate) fn touch_page(&mut self, page: u32, place: MetadataAddress) {
         if self.map.is_current_page(page, place) {
             self.map.touch_page(page);

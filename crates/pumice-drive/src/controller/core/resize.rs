@@ -6,7 +6,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Superblock, leaf_bytes_max};
 
-/// Free segments, in addition to the reserves, that the drive retains while others are emptied.
+/// Free segments, in addition to the reserves, that the drive keeps while others are emptied.
 const ROOM_SEGMENTS: u32 = 1;
 
 /// The progress of the evacuation of segments.

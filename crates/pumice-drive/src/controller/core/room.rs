@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! reserve left? map not too dirty? credit left? buffer free?  no -> wait, or refuse if full
-//!    yes -> the open batch has the room | seal it, begin another | in a new segment
+//!    yes -> the open batch has the space | seal it, begin another | in a new segment
 //! ```
 //!
 //! A host write that does not fit into the rest of a segment is divided: its first part goes there
@@ -460,7 +460,7 @@ impl Core {
             // Garbage collection starts before any request waits for it.
             self.wake(Wakes::COLLECTOR);
         }
-        // The check visits all segments, so that one more segment is a small part of its cost.
+        // The check visits all segments, so it is rare when one is a small part of the drive.
         if self.segments_opened.is_multiple_of(self.space.segment_count() / WARN_DIVISOR + 1) {
             self.warn_of_space();
         }

@@ -53,7 +53,7 @@ pub(crate) struct Loads {
     ended: WaitQueue,
     /// Leaves that could not be loaded at the last attempt.
     failing: RefCell<BTreeMap<u64, Failing>>,
-    /// Whether a request has the turn in which its leaves are kept.
+    /// Whether a request has the turn in which its leaves stay in memory.
     is_keeping: Cell<bool>,
     kept: WaitQueue,
 }

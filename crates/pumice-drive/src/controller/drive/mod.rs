@@ -98,7 +98,7 @@ pub struct Drive {
     lease: Option<Lease>,
     /// For a clone, the drive from which its holes read, once it is open.
     origin: OnceCell<Rc<Drive>>,
-    /// The state of snapshots that tests know from earlier audits.
+    /// The state of snapshots that tests have learned from earlier audits.
     pub(super) audited: RefCell<Audited>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! superblock -> recovery builds the core -> sync -> both superblock slots, in a new epoch -> tasks
-//! close: tasks of the background end -> flush -> checkpoint -> superblocks, clean -> writers end
+//! close: background tasks end -> flush -> checkpoint -> superblocks, clean -> writers end
 //! ```
 
 use std::cell::{Cell, OnceCell, RefCell};

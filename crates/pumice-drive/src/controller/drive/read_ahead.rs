@@ -1,7 +1,7 @@
 //! Stored frames, read from the medium ahead of a sequential reader.
 //!
 //! ```text
-//! reading --arrived--> here --each frame used, or room needed--> released
+//! reading --arrived--> ready --each frame used, or space needed--> released
 //!    \--failed: released
 //! ```
 //!

@@ -2,12 +2,12 @@
 //! Unlike garbage collection, it infers nothing from one snapshot about another.
 //!
 //! ```text
-//! map of a snapshot -> places that it names -> by its tables, where the frames are now
-//!     readable, with their checksums; in a segment that is there and retained for it
-//!     named by no snapshots but neighbours in the list
-//! tables   -> every entry leads to a use of a segment that is not over, and to no other entry; the
-//!             disk names no place that has one
-//! segments -> counts of the snapshots that need them: equal to the snapshots' own sets
+//! map of a snapshot -> places that it names -> by its tables, the present places
+//!     readable, with their checksums; in an existing segment that is retained for it
+//!     named only by snapshots that are neighbours in the list
+//! tables   -> every entry leads to a present use of a segment, and to no other entry; the
+//!             disk names no place that has an entry
+//! segments -> counts of the snapshots that need them equal the snapshots' own sets
 //! ```
 //!
 //! Snapshots are opened and read like views. Unlike a view, an audit does not protect frames from

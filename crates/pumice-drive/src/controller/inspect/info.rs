@@ -108,7 +108,7 @@ pub struct Info {
     pub bucket: Option<Status>,
     /// Bytes that the log occupies on the medium: whole segments, and the filled part of open ones.
     pub occupied_bytes: u64,
-    /// Bytes of free segments that are retained on the medium, in addition to the bytes that the
+    /// Bytes of free segments that are kept on the medium, in addition to the bytes that the
     /// log occupies: flushes into bytes that were written before take less time, or space on the
     /// file system is low.
     #[serde(default)]
@@ -262,7 +262,7 @@ pub struct Memory {
     pub map_leaf_bytes: u64,
     /// Batch buffers.
     pub batch_bytes: u64,
-    /// Read buffers, retained and in use, and data that was read ahead.
+    /// Read buffers, free and in use, and data that was read ahead.
     pub read_buffer_bytes: u64,
     /// Cached decoded frames.
     pub frame_cache_bytes: u64,

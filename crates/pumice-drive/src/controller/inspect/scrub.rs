@@ -4,8 +4,8 @@
 //! ```text
 //! superblocks, root and lists of the newest checkpoint
 //! -> every segment in use: pin -> batches -> each record that the map names: checksum, decode
-//!                          -> is anything live that was not met? then it follows damage
-//! -> the segments that garbage collection has moved data to since
+//!                          -> live bytes that were not found are after damage
+//! -> the segments to which garbage collection has moved data since
 //! ```
 //!
 //! A scrub runs concurrently with host requests, garbage collection and checkpoints. Whether a

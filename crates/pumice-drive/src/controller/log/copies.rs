@@ -1,8 +1,8 @@
 //! Comparing the copies of a batch on a mirror, and overwriting the damaged copies.
 //!
 //! ```text
-//! each copy: header, record headers, payloads, parity -> the first that is right -> all others
-//! none of them: its records one by one; see `Drive::repair_records`
+//! each copy: header, record headers, payloads, parity -> the first intact one -> all others
+//! none intact: its records one by one; see `Drive::repair_records`
 //! ```
 
 use super::parity::fill_parity;

@@ -4,7 +4,7 @@
 //!    durable          written                        sealed
 //!  =====|---------------|--- in flight, waiting ---|
 //!        plain: a sync that begins now covers it
-//!        durable append: durable already, but the watermark passes it only after all before it
+//!        durable append: already durable, but the watermark passes it only after all before it
 //! ```
 //!
 //! A batch for which a flush waits is appended durably if everything before it is durable, is being

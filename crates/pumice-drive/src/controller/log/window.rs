@@ -106,7 +106,7 @@ impl<'a> Window<'a> {
         self.segment_bytes
     }
 
-    /// Returns the error because of which some of the bytes in the window are zeroes, if any.
+    /// Returns the error that caused some of the bytes in the window to be zeroes, if any.
     pub(crate) fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }

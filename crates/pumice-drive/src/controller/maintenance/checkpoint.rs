@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! begin:  seal every stream -> its last batch; take the table, the tails, the dropped ranges;
-//!         dirty leaves become pending (now the host continues, on copies)
+//!         dirty leaves become pending (the host continues, on copies)
 //! write:  leaves -> directory pages -> lists -> root, as batches of the metadata stream
 //! end:    flush -> superblock slot, sync -> the other slot, sync
 //!         -> records that only the previous checkpoint named are dead

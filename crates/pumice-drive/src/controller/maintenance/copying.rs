@@ -4,8 +4,8 @@
 //! ```text
 //! segments in use now -> each: pin, everything appended to it -> superblocks
 //!                              \-> batch by batch: checksums -> damage? -> after it, each
-//!                                  batch of each copy; the right one, or parity, -> all copies
-//! segments begun later: their appends go to the other place, too
+//!                                  batch of each copy; the intact one, or parity, -> all copies
+//! segments begun later: their appends also go to the other place
 //! ```
 //!
 //! Free segments are not copied. The caller copies the ranges that the drive names and passes the

@@ -2,8 +2,8 @@
 //! name in it are copied, and forwarding tables lead to the copies, as with frames.
 //!
 //! ```text
-//! records of the disk's map there -> written again by a checkpoint
-//! root, lists, pages, leaves of each snapshot that are there -> copied, on the medium
+//! records of the disk's map in it -> rewritten by a checkpoint
+//! root, lists, pages, leaves of each snapshot in it -> copied, on the medium
 //!    -> tables, in memory -> a checkpoint has them -> the segment is free
 //! ```
 //!

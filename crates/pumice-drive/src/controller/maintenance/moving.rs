@@ -1,12 +1,12 @@
 //! Moving one record out of a segment that garbage collection empties.
 //!
 //! ```text
-//! frame, all of it live  -> copied, still compressed (or compressed anew, denser, if asked for)
-//! frame, partly live     -> the live blocks in frames of their own, if they are smaller
-//! frame, damaged         -> a record without payload, which keeps its blocks lost; independent
-//!                           blocks that are known to be whole, in frames of their own
+//! frame, all of it live  -> copied, still compressed (or recompressed, denser, if requested)
+//! frame, partly live     -> the live blocks in separate frames, if they are smaller
+//! frame, damaged         -> a record without payload, whose blocks stay lost; independent
+//!                           blocks that are known to be whole, in separate frames
 //! leaf, directory page   -> marked dirty: the next checkpoint writes it elsewhere
-//! anything else          -> nothing: the map or the checkpoint has it
+//! anything else          -> nothing: the map or the checkpoint contains it
 //! ```
 //!
 //! A frame is first encoded from the blocks that are live at that time. The core then appends and

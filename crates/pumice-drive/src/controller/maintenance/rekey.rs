@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! new key, from generation G on -> superblock with both keys, both slots
-//!    -> segments begun from now on have generation G or more; every stream continues in one
+//!    -> segments begun after this have generation G or more; every stream continues in one
 //!    -> garbage collection empties all others, including data of snapshots
 //!    -> checkpoint -> superblock without the earlier key, both slots
 //! ```

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! grow:    medium longer, sync -> superblock, both slots -> the growth is used
-//! shrink:  nothing new is written beyond the new end -> streams continue before it
+//! shrink:  nothing is written beyond the new end -> streams continue before it
 //!          -> garbage collection empties the segments beyond it -> all of them are free
 //!          -> checkpoint with the short table -> superblock, both slots -> medium shorter
 //! ```

@@ -5,7 +5,7 @@
 //! ```text
 //! frame of the victim: live -> every snapshot since its batch names it
 //!                      dead -> the first such snapshot names it? --no--> none does
-//!                                yes: the last one that does, by halving
+//!                                yes: the last one that does, by binary search
 //! named, live, or target of an entry -> copied; otherwise dropped
 //! ```
 //!

@@ -34,7 +34,7 @@ impl Drive {
         }
     }
 
-    /// Reserves the space that a drive retains while room is low, before the drive is used.
+    /// Reserves the space that a drive keeps while room is low, before the drive is used.
     pub(in super::super) async fn settle_room(&self) {
         let next = |core: &mut Core| {
             core.reclaim().has_low_room().then(|| core.begin_free_work()).flatten()
@@ -76,7 +76,7 @@ impl Drive {
 
     /// Waits until no free segment is held or waits to be discarded, as the caller has arranged.
     pub(in super::super) async fn until_nothing_cools(&self) {
-        // The space retained while room is low depends on the segments that snapshots retain.
+        // The space kept while room is low depends on the segments that snapshots retain.
         self.with_core(|core| core.wake(Wakes::WARMER));
         let is_over = |core: &mut Core| core.nothing_cools().then_some(());
         self.wait_for(&self.queues.progress, is_over).await;

@@ -301,7 +301,7 @@ impl L2p {
     }
 
     /// Returns whether the newest version of a leaf on the medium is the one at `address`. The
-    /// number may come from the medium.
+    /// number may be read from the medium.
     pub(crate) fn is_current_leaf(&self, leaf: u64, address: MetadataAddress) -> bool {
         leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(address)
     }
@@ -320,7 +320,7 @@ impl L2p {
     }
 
     /// Returns whether the newest version of a directory page on the medium is the one at
-    /// `address`. The number may come from the medium.
+    /// `address`. The number may be read from the medium.
     pub(crate) fn is_current_page(&self, page: u32, address: MetadataAddress) -> bool {
         self.directory.page(page).is_some_and(|page| page.address == Some(address))
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! directory: pages of 512 entries --> hole | fill | address of a leaf on the medium | slot
 //! slab:      slots --> leaf: runs of 1024 blocks --> hole | fill | frame + index
-//!                            tables: frame --> where its independent blocks are, their checksums
+//!                            tables: frame --> places and checksums of its independent blocks
 //! dropped:   ranges of whole leaves that became a hole or a fill in one step, not yet reaped
 //! ```
 //!

@@ -4,7 +4,7 @@
 //! ```text
 //! already durable? done
 //! else seal the open batch, or let it collect while every writer is busy
-//!      -> a durable append of it, if all before it are durable or durable appends too: done
+//!      -> a durable append of it, if all before it are durable or durable appends: done
 //!      -> else wait until all batches up to it are written
 //!         -> request a sync that begins now or later -> wait for its end
 //! ```

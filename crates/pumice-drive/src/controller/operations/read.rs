@@ -120,9 +120,9 @@ impl Piece {
 enum Next {
     /// This many bytes have been served.
     Done(usize),
-    /// This many bytes come from the clone's origin.
+    /// This many bytes are read from the clone's origin.
     Inherited(usize),
-    /// This many bytes come from a frame on the medium.
+    /// This many bytes are read from a frame on the medium.
     Read(usize, Piece),
     /// The leaf with this number must be loaded first.
     Missing(u64),

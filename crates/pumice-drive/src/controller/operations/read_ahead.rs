@@ -4,7 +4,7 @@
 //! ```text
 //! a read that needs the medium -> the third in a row, or later? few reads in progress? -> a task:
 //!     map -> frames on the medium -> adjacent ones in one media read -> stretches
-//! later reads: frame in a stretch? -> (wait until it is here) -> checksum -> decode -> copy
+//! later reads: frame in a stretch? -> (wait until it arrives) -> checksum -> decode -> copy
 //!              no, or a failure   -> the medium; see `read`
 //! ```
 //!

@@ -2,7 +2,7 @@
 //! and decoded, not the frame.
 //!
 //! ```text
-//! table in the map?  -> read the blocks wanted -> checksum of each -> decode -> copy
+//! table in the map?  -> read the wanted blocks -> checksum of each -> decode -> copy
 //!             no, or a block is damaged -> the whole frame; see `read`
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! A host write.
 //!
 //! ```text
-//! check -> (read and merge the blocks written in part) -> leaves of the map in memory
-//!       -> core: room -> framing -> codec, straight into the open batch -> map, live bytes
+//! check -> (read and merge partly written blocks) -> leaves of the map in memory
+//!       -> core: space -> framing -> codec, directly into the open batch -> map, live bytes
 //!       -> acknowledge
 //! ```
 //!

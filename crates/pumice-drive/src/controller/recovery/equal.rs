@@ -6,7 +6,7 @@
 //! could find another past:
 //!
 //! ```text
-//! log      ... | durable: every copy | taken by recovery: in one copy at least | end
+//! log      ... | durable: every copy | accepted by recovery: in some copy     | end
 //!              ^ watermark           \_____ written to all copies, then synced _/
 //! ```
 //!

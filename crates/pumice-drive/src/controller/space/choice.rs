@@ -2,7 +2,7 @@
 //! most for its cost.
 //!
 //! ```text
-//! gain = segment - live bytes - burden - end that nothing fits into
+//! gain = segment - live bytes - burden - remainder into which nothing fits
 //! ```
 //!
 //! **Burden** is the space that moving data requires in addition to its live bytes. It is known for

@@ -2,9 +2,9 @@
 //! host.
 //!
 //! ```text
-//! freed --> discarded ----------------------------------------> handed out
+//! freed --> discarded ----------------------------------------> allocated
 //!      \--> kept: warm --hold--> discarded --end_hold--> cold --^
-//!                      \-------------------------------------> handed out, to the host first
+//!                  \-----------------------------------------> allocated, to the host first
 //! cold --hold--> zeroed --end_hold--> warm
 //! ```
 //!

@@ -1,14 +1,14 @@
 //! The transfer of a snapshot to another drive.
 //!
 //! ```text
-//! snapshot, its base --differences--> frames as they are stored --writer--> head, batches, end
+//! snapshot, its base --differences--> stored frames --writer--> head, batches, end
 //! head, batches, end --reader--> records --receive--> the path of host writes --> snapshot
 //! ```
 //!
 //! * `window`: the differences between a snapshot and its base, read ahead in large pieces.
 //! * `send`: puts these differences into a transfer, in the order of the disk.
 //! * `writer`, `reader`: batches in the format of the log. The reader trusts no byte.
-//! * `receive`: applies the reader's records, records the progress, and takes the snapshot.
+//! * `receive`: applies the reader's records, notes the progress, and takes the snapshot.
 //!
 //! This module uses no file, pipe or socket: bytes are passed in batches.
 

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! apply: each batch is checked, its records written as a host would write them
-//!        before the first record: superblocks say that the disk is a part of the snapshot
-//!        now and then, and after an error: flush -> superblocks say how far it is
-//! end:   flush -> checkpoint that is the snapshot; its superblocks say that the disk is whole
+//!        before the first record: superblocks mark the disk as a part of the snapshot
+//!        periodically, and after an error: flush -> superblocks record the progress
+//! end:   flush -> checkpoint that is the snapshot; its superblocks mark the disk as whole
 //! ```
 //!
 //! **Power loss** leaves the disk as it was before, or marked as a part; and the snapshot with a

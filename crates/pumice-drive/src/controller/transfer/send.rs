@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! windows of differences, read ahead -> parts, in the order of the disk: whole frames as they are
-//!   stored; of others the blocks wanted, in frames of their own; fills and holes -> batches
+//!   stored; the wanted blocks of others, in separate frames; fills and holes -> batches
 //! ```
 
 use std::pin::Pin;

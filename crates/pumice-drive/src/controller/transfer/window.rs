@@ -1,7 +1,7 @@
 //! The differences between two snapshots, with their frames, read ahead.
 //!
 //! ```text
-//! differences, in the order of the disk -> parts, as many as a window holds
+//! differences, in the order of the disk -> parts, up to the size of a window
 //!   -> frames read in the order of the medium, adjacent ones together; checked, or restored
 //!   -> windows, in the order of the disk
 //! ```

@@ -7,7 +7,7 @@
 //! segment is free:
 //!
 //! ```text
-//! share = room left in the host's segment / bytes still to gain for the next one
+//! share = space left in the host's segment / bytes still to gain for the next one
 //! ```
 //!
 //! `maintenance::gc` defines the order of the steps and performs the I/O.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! tick, once a second:  the host was quiet, or a while has passed -> empty segments are freed
-//!                       quiet, and much more occupied than live   -> a job of the collector
+//!                       quiet, and much more occupied than live   -> a job for the collector
 //! job: emptiest segment -> ... -> little more occupied than live, or nothing gained -> rest
 //! ```
 //!

@@ -2,17 +2,17 @@
 //! may take.
 //!
 //! ```text
-//! free segments  = kept ones + cold ones that there is room for        used in all decisions
-//! handed out     = kept ones                                           never one without space
-//! kept           = the reserves and [`AHEAD`] more, taken from the file system ahead of time
+//! free segments  = kept ones + cold ones with space          used in all decisions
+//! allocated      = kept ones                                 never one without space
+//! kept           = the reserves and [`AHEAD`] more, allocated in the file system in advance
 //! ```
 //!
-//! While room is low, a free segment is retained only if its space is already allocated: such a
-//! segment is *warm*, like the segments retained for flushes. Otherwise none of this applies, and a
-//! segment allocates its space as it is written. Once room is low, free segments without space do
-//! not count, so that all measures against a shortage of free segments begin in time: garbage
-//! collection, checkpoints, waiting, the refusal of writes. Admitted changes have their space, and
-//! so do trims and the work that returns space.
+//! A *kept* segment is a free segment whose space is allocated. It is also *warm*, like the
+//! segments kept for flushes. While room is not low, none of this applies, and a segment allocates
+//! its space as it is written. Once room is low, free segments without space do not count, so that
+//! all measures against a shortage of free segments begin in time: garbage collection, checkpoints,
+//! waiting, the refusal of writes. Admitted changes have their space, and so do trims and the work
+//! that returns space.
 
 use super::super::super::log::Tail;
 use super::super::{Core, Purpose, Wakes};
@@ -21,11 +21,11 @@ use super::warm::FreeWork;
 use crate::base::SegmentId;
 use crate::format::Stream;
 
-/// Segments retained in addition to the reserves: one for each stream to continue in.
+/// Segments kept in addition to the reserves: one for each stream to continue in.
 const AHEAD: u32 = 3;
 const _: () = assert!(AHEAD as usize == Stream::COUNT, "one for each stream");
 
-/// Room is low when less than this is left in addition to the space that the drive retains: other
+/// Room is low when less than this is left in addition to the space that the drive keeps: other
 /// files may fill it before the next check, a second later.
 const SUDDEN_BYTES: u64 = 1 << 30;
 
@@ -42,9 +42,9 @@ pub(crate) struct LowRoom {
     is_low: bool,
     /// Open segments to check, which may have bytes without space.
     open: Vec<SegmentId>,
-    /// Open segments whose bytes found no space left: a retained segment is given up for each.
+    /// Open segments whose bytes found no space left. A kept segment is given up for each.
     short: Vec<SegmentId>,
-    /// Open segments for which a retained segment was given up. This happens only once for each,
+    /// Open segments for which a kept segment was given up. This happens only once for each,
     /// since other files may have taken the space.
     paid: Vec<SegmentId>,
     /// Free segments below this one are not tried until the next check.
@@ -117,7 +117,7 @@ impl Core {
     }
 
     /// Records that a segment is opened. It allocates its space as it is written unless it was
-    /// retained.
+    /// kept.
     pub(in super::super) fn takes_room(&mut self, segment: SegmentId) {
         if self.reclaim.room.is_low {
             self.wake(Wakes::WARMER);
@@ -166,12 +166,12 @@ impl Core {
         tails.map(|Tail { segment, .. }| segment).collect()
     }
 
-    /// Returns the number of free segments to retain.
+    /// Returns the number of free segments to keep.
     fn wanted_kept(&self) -> u32 {
         self.reserved_segments(Purpose::Data) + AHEAD
     }
 
-    /// Returns whether the space of a segment that is freed now is retained.
+    /// Returns whether the space of a segment that is freed now is kept.
     pub(crate) fn keeps_space(&self, segment: SegmentId) -> bool {
         let highest = self.space.warm().iter().max();
         let is_wanted = || {

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! collect     the segment to empty next, the credit that it earns
-//! compact     when space is given back to the medium
+//! compact     when space is returned to the medium
 //! warm        free segments kept for fast flushes
 //! low_room    free segments kept because other files may take the space
 //! full        the share in use, warnings
-//! unreadable  frames that the medium cannot read: when they are given up
+//! unreadable  when frames that the medium cannot read are given up
 //! ```
 //!
 //! Other parts of the core see none of the fields except `carries_dead`. Decisions that also depend

@@ -2,7 +2,7 @@
 //! garbage collection gives them up.
 //!
 //! ```text
-//! first visit -> left where they are; the segment is no victim for a while
+//! first visit -> left in place; the segment is no victim for a while
 //! a visit five minutes later, or when writes would otherwise be refused -> they become lost
 //! ```
 //!
@@ -56,9 +56,9 @@ impl Core {
         }
     }
 
-    /// Returns a segment to empty even though its unreadable frames are lost, because writes would
-    /// otherwise be refused, and the time at which it was found unreadable. Must only be called if
-    /// no other victim exists.
+    /// Returns a segment to empty although its unreadable frames are thereby lost, because writes
+    /// would otherwise be refused, and the time at which it was found unreadable. Must only be
+    /// called if no other victim exists.
     pub(crate) fn last_resort(&self) -> Option<(SegmentId, u64)> {
         if !self.must_collect() || self.has_segment_for_data() {
             return None;

@@ -1,4 +1,4 @@
-//! Warm segments: free segments whose bytes were written before, retained for a host that flushes
+//! Warm segments: free segments whose bytes were written before, kept for a host that flushes
 //! often.
 //!
 //! ```text
@@ -94,7 +94,7 @@ pub(crate) enum FreeWork {
     Take(SegmentId),
     /// Allocate the space of the rest of an open segment, which is not held.
     TakeRest(SegmentId),
-    /// Discard a retained segment, and use its space for the rest of an open segment.
+    /// Discard a kept segment, and use its space for the rest of an open segment.
     GiveUp { kept: SegmentId, open: SegmentId },
 }
 
@@ -284,7 +284,7 @@ impl Core {
         !self.space.has_held_free() && !matches!(self.next_free_work(), Some(FreeWork::Discard(_)))
     }
 
-    /// Returns the bytes of retained segments, including one that is being zeroed or discarded.
+    /// Returns the bytes of kept segments, including one that is being zeroed or discarded.
     pub(crate) fn warm_bytes(&self) -> u64 {
         self.space.kept_count() as u64 * u64::from(self.superblock.segment_bytes)
     }

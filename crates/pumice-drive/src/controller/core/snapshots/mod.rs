@@ -1,7 +1,7 @@
 //! The snapshots of a drive: the list, the segments that each needs, the tables that lead to moved
 //! frames, and the change that the running checkpoint makes.
 //!
-//! Other parts of the core see none of the fields. Calls that also depend on room, the log or the
+//! Other parts of the core see none of the fields. Calls that also depend on space, the log or the
 //! map are methods of the core.
 
 mod change;

@@ -4,7 +4,7 @@
 //! ```text
 //! frame of a retained segment: the disk, an entry or a snapshot needs it -> copied whole
 //!                              neither                                   -> dropped
-//! all copied -> the table says so -> a checkpoint has the table -> the segment is free
+//! all copied -> the table records it -> a checkpoint has the table -> the segment is free
 //! ```
 //!
 //! ARCHITECTURE.md, "The life of a snapshot", states the whole rule.
