@@ -27,7 +27,7 @@ use crate::media::{AnyMedium, Geometry, SUPERBLOCK_SLOTS};
 /// comparison, small enough that relocating one takes a fraction of a second.
 pub const SEGMENT_BYTES_DEFAULT: u32 = 32 << 20;
 
-/// Default blocks of a frame: see "Frame sizes" in `docs/bench.md` for the measurements.
+/// Default number of blocks in a frame: see "Frame sizes" in `docs/bench.md` for the measurements.
 pub const FRAME_BLOCKS_DEFAULT: u16 = 8;
 
 /// Byte offset of segment 0: after both superblock slots, aligned to 2 MiB.
@@ -48,7 +48,7 @@ pub struct Spec {
     pub created_seconds: u64,
     /// Size of the host's disk in bytes: a multiple of 4096.
     pub size_bytes: u64,
-    /// Bytes for the log; `None` for the size plus over-provisioning and overhead.
+    /// Bytes for the log; `None` selects the size plus over-provisioning and overhead.
     pub capacity_bytes: Option<u64>,
     /// If the capacity is not set: the bytes to add to the size of the incompressible disk and its
     /// overhead, in percent of the disk's size.
@@ -274,7 +274,7 @@ mod tests {
             Spec { size_bytes: u64::MAX, ..good.clone() },
             Spec { size_bytes: u64::MAX - 4095, ..good.clone() },
             Spec { capacity_bytes: Some(u64::MAX), ..good.clone() },
-            // The root of its checkpoint could not name the pieces of its table.
+            // The root of its checkpoint could not name all pieces of its table.
             Spec { capacity_bytes: Some(1 << 50), ..good.clone() },
             Spec { segment_bytes: 4096, ..good.clone() },
             Spec { segment_bytes: (32 << 20) + 1, ..good.clone() },

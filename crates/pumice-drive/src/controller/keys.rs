@@ -125,8 +125,8 @@ pub fn new_keys(
 /// Slots of a drive, as bytes.
 type Slots = [Option<KeySlot>; KEY_SLOTS];
 
-/// A new master key for a drive, for the process that has it open: encrypted under the present key,
-/// with the slots that will open the drive. Reveals nothing without the present key.
+/// A new master key for a drive, for the process that has it open: encrypted under the current key,
+/// with the slots that will open the drive. Reveals nothing without the current key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewKeys {
     pub(super) slots: Vec<Hex>,
@@ -159,10 +159,10 @@ impl TryFrom<String> for Hex {
 
 impl NewKeys {
     /// Draws a master key for the drive `uuid`, which each of the secrets will open, for a process
-    /// that has the present key.
+    /// that has the current key.
     ///
     /// # Errors
-    /// Those of [`new_keys`].
+    /// The errors of [`new_keys`].
     ///
     /// # Panics
     /// If the cipher belongs to a drive that is not encrypted.
@@ -234,7 +234,7 @@ impl Locked {
     /// Returns the number of a slot that a secret opens.
     ///
     /// # Errors
-    /// Those of [`Locked::unlock`].
+    /// The errors of [`Locked::unlock`].
     pub fn slot_of(&self, secret: &Secret) -> Result<Option<usize>> {
         let Some(newest) = self.areas.first() else { return Ok(None) };
         for (number, slot) in newest.slots.iter().enumerate() {

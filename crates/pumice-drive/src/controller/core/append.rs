@@ -112,7 +112,7 @@ impl BlockWrite<'_> {
 /// Why the records of a segment are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MoveReason {
-    /// The segment is emptied; frames that cannot be read are left where they are.
+    /// The segment is emptied; frames that cannot be read are left in place.
     Empty,
     /// The segment is emptied; frames that cannot be read become lost.
     GiveUp,
@@ -124,7 +124,7 @@ pub(crate) enum MoveReason {
 pub(crate) struct Move<'a> {
     /// First block of the frame.
     pub(crate) lba: Lba,
-    /// Its present place.
+    /// Its current place.
     pub(crate) from: FramePlace,
     /// Its live blocks when they were encoded.
     pub(crate) pieces: &'a [LivePiece],
@@ -146,11 +146,11 @@ pub(crate) struct MetaPosition {
 }
 
 impl Core {
-    /// Appends a host write and maps it. `encode` is called for each frame, in order, with the
-    /// frame's bytes and the place for its payload; see [`super`].
+    /// Appends a host write and maps it. Calls `encode` for each frame, in order, with the frame's
+    /// bytes and the space for its payload; see [`super`].
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    /// `NoSpace` or `Poisoned`; nothing has been appended.
     #[inline]
     pub(crate) fn append_write(
         &mut self,
@@ -214,7 +214,7 @@ impl Core {
     /// Appends a trim or a fill of any length and maps it.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    /// `NoSpace` or `Poisoned`; nothing has been appended.
     pub(crate) fn append_range(&mut self, record: &Record) -> Result<Attempt> {
         if !self.make_room(RECORD_HEADER_BYTES, Purpose::Trim)? {
             return Ok(Attempt::Wait);
@@ -238,7 +238,7 @@ impl Core {
     /// Appends the live blocks of a frame at another place and maps them to it.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    /// `NoSpace` or `Poisoned`; nothing has been appended.
     pub(crate) fn move_frame(&mut self, moved: &Move<'_>) -> Result<Attempt> {
         assert!(!moved.frames.is_empty(), "the live blocks of a frame become a frame");
         let bytes: usize = moved.frames.iter().map(MovedFrame::record_bytes).sum();
@@ -278,7 +278,7 @@ impl Core {
     /// Appends a metadata record. Returns `None` if there is no space yet.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    /// `NoSpace` or `Poisoned`; nothing has been appended.
     pub(crate) fn append_meta(
         &mut self,
         position: MetaPosition,

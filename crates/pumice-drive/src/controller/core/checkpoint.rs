@@ -37,7 +37,7 @@ const DIRTY_LEAVES_MAX: usize = 32 << 10;
 pub(crate) struct NewestCheckpoint {
     /// The last batch whose changes, and all earlier ones, it contains.
     pub(crate) checkpointed: SeqNo,
-    /// Media bytes of the drive's life when the checkpoint was begun.
+    /// Media bytes of the drive's life when the checkpoint began.
     pub(crate) begun_at_bytes: u64,
     /// The places of its lists and its root.
     pub(crate) lists: Vec<MetadataAddress>,
@@ -46,12 +46,12 @@ pub(crate) struct NewestCheckpoint {
 /// The checkpoints of one drive.
 pub(crate) struct Checkpoints {
     newest: NewestCheckpoint,
-    /// Media bytes of metadata sealed since the checkpoint was begun: the cost of the checkpoint
+    /// Media bytes of metadata sealed since the checkpoint began: the cost of the checkpoint
     /// itself.
     own_bytes: u64,
     /// Whether a task holds the turn to change checkpoint and superblock.
     is_running: bool,
-    /// Metadata segments opened since the running checkpoint was begun.
+    /// Metadata segments opened since the running checkpoint began.
     opened_segments: Vec<OpenedSegment>,
     completed: u64,
     /// Whether the last attempt failed for lack of space.
@@ -92,7 +92,7 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the batch up to which the newest checkpoint contains everything.
+    /// Returns the last batch that the newest checkpoint covers.
     pub(crate) fn checkpointed(&self) -> SeqNo {
         self.newest.checkpointed
     }
@@ -139,7 +139,7 @@ impl Core {
         !std::mem::replace(&mut self.checkpoints.is_running, true)
     }
 
-    /// Releases the turn. A checkpoint that could not be begun may have become due.
+    /// Releases the turn. A checkpoint that could not be started may have become due.
     pub(crate) fn return_turn(&mut self) {
         assert!(self.checkpoints.is_running, "the turn was taken before it is returned");
         self.checkpoints.is_running = false;
@@ -195,11 +195,11 @@ impl Core {
             || self.map.unsaved_bytes() / 2 > most
     }
 
-    /// Begins a checkpoint of the present state of the drive: seals every stream and collects the
+    /// Begins a checkpoint of the current state of the drive: seals every stream and collects the
     /// content of the checkpoint as of this moment. Dirty leaves become pending.
     ///
     /// # Errors
-    /// Those of [`Core::check_action`], if the action is impossible; nothing is begun.
+    /// The errors of [`Core::check_action`], if the action is impossible; nothing is started.
     ///
     /// # Panics
     /// If the caller does not hold the turn, or a checkpoint is running.
@@ -277,7 +277,7 @@ impl Core {
         assert!(self.checkpoints.is_running, "checkpoint and superblock change in turn");
     }
 
-    /// Returns the next leaf to write, each once, in order; `None` at the end. Appends the leaf's
+    /// Returns the next leaf to write: each leaf once, in order, then `None`. Appends the leaf's
     /// content as of the beginning of the checkpoint to `raw`, unless the leaf is one hole or fill.
     pub(crate) fn next_leaf(&mut self, raw: &mut Vec<u8>) -> Option<PendingLeaf> {
         self.check_turn();
@@ -289,7 +289,7 @@ impl Core {
     /// Appends a leaf that [`Core::next_leaf`] returned. Returns whether there was space.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`.
+    /// `NoSpace` or `Poisoned`.
     pub(crate) fn append_leaf(
         &mut self,
         PendingLeaf { leaf, content }: PendingLeaf,
@@ -314,7 +314,7 @@ impl Core {
     /// Appends a directory page that the leaves changed. Returns whether there was space.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`.
+    /// `NoSpace` or `Poisoned`.
     pub(crate) fn append_page(&mut self, page: u32, compressor: &mut Compressor) -> Result<bool> {
         self.check_turn();
         let raw = encode_page(&self.map.page(page));
@@ -329,7 +329,7 @@ impl Core {
     /// Appends a piece of a forwarding table. Returns whether there was space.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`.
+    /// `NoSpace` or `Poisoned`.
     pub(crate) fn append_forwards(
         &mut self,
         piece: &PendingPiece,
@@ -348,7 +348,7 @@ impl Core {
     /// seals it. Returns `None` if there is no space yet.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`.
+    /// `NoSpace` or `Poisoned`.
     pub(crate) fn append_root(
         &mut self,
         root: &mut Root,
@@ -431,7 +431,7 @@ impl Core {
     }
 
     /// Returns the bytes of a segment that are live only because the newest checkpoint names them,
-    /// not the present map: lists, the root, and records that the next checkpoint will not name.
+    /// not the current map: lists, the root, and records that the next checkpoint will not name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
         let tables = self.forwards().metadata();
@@ -446,7 +446,7 @@ impl Core {
         map.chain(self.checkpoints.newest.lists.iter().copied()).chain(tables).collect()
     }
 
-    /// Returns the superblock to write next: the present one with the present watermark.
+    /// Returns the superblock to write next: the current one with the current watermark.
     pub(crate) fn next_superblock(&self) -> Superblock {
         self.check_turn();
         let durable = self.log.durable_end();

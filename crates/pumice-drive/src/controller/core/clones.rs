@@ -14,7 +14,7 @@ use crate::format::{Record, Snapshot};
 
 impl Core {
     /// Returns the number of blocks, from the start of the disk, whose holes read from the origin
-    /// of the clone; 0 if the drive is no clone, or its disk was flattened.
+    /// of the clone; 0 if the drive is not a clone, or its disk was flattened.
     #[inline]
     pub(crate) fn inherited_blocks(&self) -> u64 {
         match &self.superblock.origin {
@@ -34,8 +34,8 @@ impl Core {
         (since, len_u32(older))
     }
 
-    /// Returns whether the running checkpoint deletes the last snapshot that reads from the origin
-    /// of a clone whose disk does not.
+    /// Returns whether the running checkpoint deletes the last snapshot that still reads from the
+    /// origin of a clone, after the clone's disk was flattened.
     pub(crate) fn will_be_independent(&self) -> bool {
         let flat_since = self.superblock.flat_since;
         let reads = |entry: &Snapshot| entry.watermark < flat_since;
@@ -64,7 +64,7 @@ impl Core {
     /// Appends zeroes for blocks of one leaf of the map, if all of them are holes.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    /// `NoSpace` or `Poisoned`; nothing has been appended.
     pub(crate) fn fill_hole(&mut self, lba: Lba, blocks: u64) -> Result<Attempt> {
         let is_hole = |core: &Self| match core.map.peek(lba) {
             Lookup::Run(Mapping::Hole, run) => run >= blocks,

@@ -19,7 +19,7 @@ use crate::base::{Lba, Result, SegmentId};
 use crate::codec::Encoding;
 use crate::format::{DirectoryEntry, RECORD_HEADER_BYTES, Stream};
 
-/// Bytes of the records for a leaf, if each block needs one.
+/// Bytes of the records for a leaf if each block needs a record.
 const RECORDS_BYTES: usize = LEAF_BLOCKS as usize * RECORD_HEADER_BYTES;
 
 /// Attempts to read a damaged leaf before it is declared lost: the fault may be in the read.
@@ -46,7 +46,7 @@ impl Core {
         self.lost.count
     }
 
-    /// Returns whether a leaf was lost since the newest checkpoint was begun.
+    /// Returns whether a leaf was lost since the newest checkpoint began.
     pub(crate) fn has_lost_waiting(&self) -> bool {
         !self.lost.waiting.is_empty()
     }
@@ -80,7 +80,7 @@ impl Core {
     /// space yet.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    /// `NoSpace` or `Poisoned`; nothing has been appended.
     pub(crate) fn append_lost(&mut self) -> Result<Option<()>> {
         let Some(&leaf) = self.lost.waiting.last() else { return Ok(Some(())) };
         if !self.make_room(RECORDS_BYTES, Purpose::Lost)? {

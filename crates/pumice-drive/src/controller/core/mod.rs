@@ -81,7 +81,8 @@ pub use snapshots::{Condition, NewSnapshot};
 /// it.
 pub const WARN_THRESHOLDS_MAX: usize = 4;
 
-/// Leaves of trimmed ranges reaped in one step: at most 64 K runs, well under a millisecond.
+/// Number of leaves of trimmed ranges reaped in one step: at most 64 K runs, well under a
+/// millisecond.
 const REAP_STEPS: u32 = 64;
 
 /// Queues of the shell whose waiters must check again.
@@ -364,7 +365,7 @@ impl Core {
         &self.reclaim
     }
 
-    /// Returns the state of reclaiming space, for changes that concern nothing else.
+    /// Returns the state of reclaiming space, for changes that affect nothing else.
     pub(crate) fn reclaim_mut(&mut self) -> &mut Reclaim {
         &mut self.reclaim
     }
@@ -505,7 +506,7 @@ impl Core {
     }
 
     /// Installs the tables through which a snapshot or a bookmark is read: afterwards
-    /// [`Core::locate`] returns the present places of frames, not the places that the map names.
+    /// [`Core::locate`] returns the current places of frames, not the places that the map names.
     pub(crate) fn read_through(&mut self, forwards: Forwards, kind: Kind) {
         assert_ne!(kind, Kind::Drive, "the tables of a drive come with its snapshots");
         *self.snapshots.forwards_mut() = forwards;
@@ -534,7 +535,7 @@ impl Core {
         Some(LeafPlace { place, generation: self.space.generation(place.segment) })
     }
 
-    /// Returns the present place of a leaf that the map names at `from`: a leaf of a snapshot may
+    /// Returns the current place of a leaf that the map names at `from`: a leaf of a snapshot may
     /// have been moved.
     pub(crate) fn leaf_at(&self, from: LeafPlace) -> LeafPlace {
         let moved = self.forwards().metadata_at(from.place, from.generation);
@@ -542,7 +543,7 @@ impl Core {
         moved.map_or(from, |(place, generation)| LeafPlace { place, generation })
     }
 
-    /// Returns the place of the record that stores a leaf's present content: see
+    /// Returns the place of the record that stores a leaf's current content: see
     /// [`L2p::stored_leaf`].
     pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<LeafPlace> {
         let place = self.map.stored_leaf(leaf)?;
@@ -720,7 +721,7 @@ impl Core {
         Some(end)
     }
 
-    /// Records that the most recently begun sync has succeeded: the watermark advances to `end`.
+    /// Records that the most recently started sync has succeeded: the watermark advances to `end`.
     pub(crate) fn sync_ended(&mut self, end: ChainEnd) {
         self.counters.syncs.add(1);
         self.log.sync_ended(end);

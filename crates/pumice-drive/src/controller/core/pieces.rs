@@ -20,7 +20,7 @@ pub(crate) struct LeafPiece {
 }
 
 impl Core {
-    /// Returns the pieces that cover a leaf, in order, with the present places of frames. Returns
+    /// Returns the pieces that cover a leaf, in order, with the current places of frames. Returns
     /// `None` if the leaf must be loaded first or is beyond the disk, and for a clone whose holes
     /// may read from its origin.
     pub(crate) fn leaf_pieces(&self, leaf: u64) -> Option<impl Iterator<Item = LeafPiece>> {

@@ -5,8 +5,8 @@ use super::{Core, Evacuation, Exclusive, Wakes};
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{KeyArea, generation};
 
-/// Generations between the present one and the first one of the new key: more than the number of
-/// segments that are begun while two superblocks are written.
+/// Generations between the current one and the first one of the new key: more than the number of
+/// segments that are started while two superblocks are written.
 const MARGIN_SEGMENTS: u32 = 1 << 16;
 
 impl Core {
@@ -25,7 +25,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the replacement begun by [`Core::begin_rekey`], whether or not it is complete.
+    /// Ends the replacement started by [`Core::begin_rekey`], whether or not it is complete.
     pub(crate) fn end_rekey(&mut self) {
         assert_eq!(self.exclusive, Some(Exclusive::Rekey), "a replacement ends after it begins");
         self.exclusive = None;
@@ -34,7 +34,7 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Returns a generation from which another key may apply: no segment is begun with it before
+    /// Returns a generation from which another key may apply: no segment is started with it before
     /// [`Core::enter_key`].
     pub(crate) fn next_key_since(&self) -> u64 {
         let ordinal = self.segments_opened.checked_add(MARGIN_SEGMENTS);
@@ -42,7 +42,7 @@ impl Core {
         generation(self.log.epoch(), ordinal)
     }
 
-    /// Asserts that no segment was begun with a generation of [`Core::next_key_since`] in the
+    /// Asserts that no segment was started with a generation of [`Core::next_key_since`] in the
     /// meantime.
     pub(crate) fn check_key_unused(&self, since: u64) {
         let next = generation(self.log.epoch(), self.segments_opened);

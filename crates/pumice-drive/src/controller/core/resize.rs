@@ -88,14 +88,14 @@ impl Core {
         self.take_shape();
     }
 
-    /// Removes the segments from `segment_count` on, which are free, from the table.
+    /// Removes the free segments from `segment_count` onwards from the table.
     pub(crate) fn remove_segments(&mut self, segment_count: u32) {
         self.check_resizing();
         assert!(segment_count >= self.space.end(), "segments are emptied before they are removed");
         self.space.shrink(segment_count);
     }
 
-    /// Takes more of the segments from `end` on out of use, step by step, so that space always
+    /// Takes more of the segments from `end` onwards out of use, step by step, so that space always
     /// remains for the frames that garbage collection moves out of them.
     pub(crate) fn evacuate_step(&mut self, end: u32) {
         self.check_resizing();
@@ -109,7 +109,7 @@ impl Core {
         self.reclaim.set_compacting(step > end);
     }
 
-    /// Returns the progress of emptying the segments from `end` on.
+    /// Returns the progress of emptying the segments from `end` onwards.
     pub(crate) fn evacuation(&self, end: u32) -> Evacuation {
         let left = self.space.used_from(end);
         if left == 0 && self.space.end() == end {

@@ -45,7 +45,7 @@ pub(crate) enum Purpose {
     Data,
     /// Trims and write-zeroes.
     Trim,
-    /// Frames without content, for blocks of leaves that a checkpoint finds lost.
+    /// Frames without content, for blocks of leaves that a checkpoint declares lost.
     Lost,
     /// Frames that garbage collection moves.
     Moved,
@@ -191,7 +191,7 @@ impl Core {
                 let comes_back = free >= needed;
                 return if comes_back || self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
-            // Until a segment is free, the rest of the last one is not for smaller writes.
+            // Until a segment is free, the rest of the last one is not available to smaller writes.
             if purpose == Purpose::Data
                 && self.reclaim.is_refusing()
                 && !self.has_segment_for_data()
@@ -199,7 +199,7 @@ impl Core {
                 return if self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
             if self.must_wait_for_checkpoint() {
-                // Waiting for a checkpoint that fails for lack of space would be in vain.
+                // Waiting for a checkpoint that fails for lack of space would be futile.
                 let fails = self.checkpoints.lacks_space();
                 return if fails { Obstacle::Full } else { Obstacle::Wait };
             }
@@ -272,7 +272,7 @@ impl Core {
     }
 
     /// Returns the segments in which checkpoints rewrite the metadata that snapshots retain in its
-    /// present place: the rewrite frees nothing.
+    /// current place: the rewrite frees nothing.
     fn retained_meta_segments(&self) -> u32 {
         if !self.space.has_retained() {
             return 0;
@@ -309,7 +309,7 @@ impl Core {
     /// complete; if not, the caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`.
+    /// `NoSpace` or `Poisoned`.
     pub(crate) fn leave_going_segments(&mut self) -> Result<bool> {
         for purpose in [Purpose::Trim, Purpose::Moved, Purpose::Meta] {
             let tail = self.log.tail(purpose.stream());
@@ -466,8 +466,8 @@ impl Core {
         }
     }
 
-    /// Returns a generation that no segment has had: the epoch grows with each opening, the ordinal
-    /// with each segment.
+    /// Returns a generation that no segment has had: the epoch increases with each opening, the
+    /// ordinal with each segment.
     pub(crate) fn next_generation(&mut self) -> u64 {
         let ordinal = self.segments_opened;
         self.segments_opened = ordinal.checked_add(1).expect("2^32 segments opened in one epoch");

@@ -6,7 +6,7 @@ use super::super::place::{FramePlace, SegmentUse};
 use crate::base::{Lba, SeqNo};
 
 /// The results of earlier audits. The map of a snapshot does not change, nor does a frame in the
-/// present use of a segment.
+/// current use of a segment.
 #[derive(Default)]
 pub(in super::super) struct Audited {
     pub(in super::super) named: BTreeMap<SeqNo, Vec<Named>>,
@@ -25,7 +25,7 @@ pub(in super::super) struct Named {
     pub(in super::super) generation: u64,
 }
 
-/// The present place of a run.
+/// The current place of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(in super::super) struct Found {
     pub(in super::super) of: SegmentUse,

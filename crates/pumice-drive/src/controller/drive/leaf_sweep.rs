@@ -48,7 +48,7 @@ struct Target {
     leaf: u64,
     /// The place that the map names.
     named: LeafPlace,
-    /// Its present place.
+    /// Its current place.
     at: LeafPlace,
 }
 

@@ -110,9 +110,9 @@ impl Drop for Load<'_> {
 }
 
 impl Drive {
-    /// Loads the leaves of `count` blocks from `lba` on, one after the other. The last is in memory
-    /// when this returns; earlier ones may have been evicted since, so if there are several, or
-    /// after a later await, the caller must check again.
+    /// Loads the leaves of `count` blocks starting at `lba`, one after the other. The last is in
+    /// memory when this returns; earlier ones may have been evicted since, so if there are several,
+    /// or after a later await, the caller must check again.
     ///
     /// # Errors
     /// `Medium` or `Corrupt`, naming the first block of the leaf.
@@ -152,8 +152,9 @@ impl Drive {
         covered.max(1)
     }
 
-    /// Loads the leaves needed to change `count` blocks from `lba` on, like [`Drive::load_range`].
-    /// A leaf that is damaged beyond restoring becomes lost, and the change takes effect.
+    /// Loads the leaves needed to change `count` blocks starting at `lba`, like
+    /// [`Drive::load_range`]. A leaf that is damaged beyond restoring becomes lost, and the change
+    /// takes effect.
     ///
     /// # Errors
     /// `Medium`, naming the first block of the leaf.
@@ -172,7 +173,7 @@ impl Drive {
     /// Before that, a read may still succeed.
     ///
     /// # Errors
-    /// Those of [`Drive::load_to_change`].
+    /// The errors of [`Drive::load_to_change`].
     pub(in super::super) async fn load_or_lose(&self, leaf: u64) -> Result<()> {
         loop {
             let loaded = self.load_leaf(leaf).await;
@@ -231,7 +232,7 @@ impl Drive {
     /// Loads the leaves at both ends of a range that becomes a hole or a fill.
     ///
     /// # Errors
-    /// Those of [`Drive::load_to_change`].
+    /// The errors of [`Drive::load_to_change`].
     pub(in super::super) async fn load_edges(&self, lba: Lba, count: u64) -> Result<()> {
         for edge in [lba.0, lba.0 + count] {
             if !edge.is_multiple_of(LEAF_BLOCKS.into()) {
@@ -241,8 +242,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Waits for the turn in which the leaves at both ends of a range, once they are in memory,
-    /// stay there: for a change that lost one of them while it waited. See the module's header.
+    /// Waits for the turn in which the leaves at both ends of a range stay in memory once loaded:
+    /// for a change that lost one of them while it waited. See the module's header.
     pub(in super::super) async fn keep_leaves(&self, lba: Lba, count: u64) -> Kept<'_> {
         let is_free = || (!self.loads.is_keeping.get()).then_some(());
         self.loads.kept.wait_for(is_free).await;
@@ -254,7 +255,7 @@ impl Drive {
     /// Loads a leaf, or waits until another request has tried to load it.
     ///
     /// # Errors
-    /// Those of [`Drive::load_range`].
+    /// The errors of [`Drive::load_range`].
     pub(in super::super) async fn load_leaf(&self, leaf: u64) -> Result<()> {
         let is_loading = || self.loads.loading.borrow().contains(&leaf);
         if is_loading() {
@@ -304,7 +305,7 @@ impl Drive {
     /// Reaps every leaf of trimmed ranges, whose frames are dead only then.
     ///
     /// # Errors
-    /// Those of [`Drive::load_range`].
+    /// The errors of [`Drive::load_range`].
     pub(in super::super) async fn reap_all(&self) -> Result<()> {
         while self.reap_some().await? {}
         Ok(())
@@ -313,7 +314,7 @@ impl Drive {
     /// Reaps leaves of trimmed ranges for about `limit_ns`. Returns whether any are left.
     ///
     /// # Errors
-    /// Those of [`Drive::load_range`].
+    /// The errors of [`Drive::load_range`].
     pub(in super::super) async fn reap_for(&self, limit_ns: u64) -> Result<bool> {
         let end_ns = self.clock.now_ns().saturating_add(limit_ns);
         // Without any reads, no time may pass in a simulation.

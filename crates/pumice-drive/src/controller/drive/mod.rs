@@ -1,4 +1,4 @@
-//! The shell: an open drive as the host and the tasks use it. Async code over two seams,
+//! The shell: an open drive as used by the host and the tasks. Async code over two seams,
 //! [`AnyMedium`] and [`AnyClock`], around the core.
 //!
 //! ```text
@@ -61,7 +61,7 @@ use crate::codec::{Codec, Compressor, Decompressor, FrameForm, Workers};
 use crate::format::Superblock;
 use crate::media::{AnyMedium, Geometry};
 
-/// Interval at which a write for which the medium has no space is repeated.
+/// Interval at which a write is repeated while the medium has no space for it.
 pub(super) const FULL_RETRY_NS: u64 = 1_000_000_000;
 
 /// An open drive: a disk of [`Drive::size_bytes`] bytes for a host, on a medium of segments.
@@ -231,7 +231,7 @@ impl Drive {
         self.options.read_only
     }
 
-    /// Returns whether the drive is being closed: long work should end.
+    /// Returns whether the drive is being closed, so that long work should end.
     pub fn is_ending(&self) -> bool {
         self.core().is_ending()
     }

@@ -59,7 +59,7 @@ impl Drive {
     /// [`complete_target`](crate::controller::complete_target).
     ///
     /// # Errors
-    /// Those of [`Drive::open`].
+    /// The errors of [`Drive::open`].
     pub async fn open_target(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -75,7 +75,7 @@ impl Drive {
     /// drive must not be open for writing at the same time.
     ///
     /// # Errors
-    /// `NotFound`, `InvalidInput` if it is a bookmark, or those of [`Drive::open`].
+    /// `NotFound`, `InvalidInput` if it is a bookmark, or the errors of [`Drive::open`].
     pub async fn open_snapshot(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -156,7 +156,7 @@ impl Drive {
         Self::assemble(medium, clock, options, stored, recovered, recovery_ns).await
     }
 
-    /// Builds a drive from the result of recovery; unless it is read-only, in a new epoch.
+    /// Builds a drive from the result of recovery, in a new epoch unless it is read-only.
     pub(super) async fn assemble(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,

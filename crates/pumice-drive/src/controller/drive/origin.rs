@@ -38,7 +38,7 @@ const PAUSE_NS: u64 = 50_000_000;
 /// a clone.
 ///
 /// # Errors
-/// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
+/// `NotADrive`, `Unsupported`, `Corrupt` or `Medium`.
 pub async fn origin_on(medium: &dyn AnyMedium) -> Result<(Uuid, Option<Origin>)> {
     let superblock = superblocks::load_any(medium).await?.stored.superblock;
     Ok((superblock.uuid, superblock.origin))
@@ -48,7 +48,7 @@ pub async fn origin_on(medium: &dyn AnyMedium) -> Result<(Uuid, Option<Origin>)>
 /// from one.
 ///
 /// # Errors
-/// Those of [`origin_on`].
+/// The errors of [`origin_on`].
 pub async fn is_flat_on(medium: &dyn AnyMedium) -> Result<bool> {
     let superblock = superblocks::load_any(medium).await?.stored.superblock;
     Ok(superblock.origin.is_none() || superblock.flat_since > SeqNo(0))
@@ -61,7 +61,7 @@ impl Drive {
     }
 
     /// Returns the origin from which the holes of this clone, or of its snapshots, read; `None` if
-    /// the drive is no clone.
+    /// the drive is not a clone.
     pub fn origin(&self) -> Option<Origin> {
         self.core().superblock().origin.clone()
     }
@@ -122,8 +122,8 @@ impl Drive {
 }
 
 impl Drive {
-    /// Fills `out` with the origin's data from byte `offset` on. Boxed, because an origin may also
-    /// be a clone.
+    /// Fills `out` with the origin's data starting at byte `offset`. Boxed, because an origin may
+    /// also be a clone.
     pub(in super::super) fn read_inherited<'a>(
         &'a self,
         offset: u64,
@@ -144,7 +144,7 @@ impl Drive {
     ///
     /// # Errors
     /// `InvalidInput` if the medium contains another drive, `NotFound` if the snapshot does not
-    /// exist or does not list the clone; or those of [`Drive::open`].
+    /// exist or does not list the clone; or the errors of [`Drive::open`].
     pub async fn open_origin(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,

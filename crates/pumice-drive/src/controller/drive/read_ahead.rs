@@ -37,7 +37,7 @@ struct Stretch {
     frames: Vec<(Key, bool)>,
     /// `None` until the frames have arrived.
     buffer: Option<AlignedBuffer>,
-    /// The tick at which one of its frames was last used, or the stretch was begun.
+    /// The tick at which one of its frames was last used, or the stretch began.
     used_tick: u64,
 }
 
@@ -59,11 +59,11 @@ pub(crate) struct ReadAhead {
     used_bytes: Cell<u64>,
     /// Woken when more should be read ahead for a reader, or the drive ends.
     pub(crate) wanted: WaitQueue,
-    /// Woken when a stretch has been read or has failed.
+    /// Woken when a stretch has been read, or reading it has failed.
     pub(crate) arrived: WaitQueue,
 }
 
-/// A stretch that is being read; released when this is dropped, unless it has arrived.
+/// A stretch that is being read. It is released when this is dropped, unless it has arrived.
 pub(crate) struct Reading<'a> {
     ahead: &'a ReadAhead,
     id: StretchId,

@@ -90,7 +90,7 @@ impl ReadCache {
         }
     }
 
-    /// Copies the bytes of a block from byte `from` on to `out`, if the block is in the cache.
+    /// Copies the bytes of a block starting at byte `from` to `out`, if the block is in the cache.
     #[inline]
     pub(crate) fn read(&self, key: BlockKey, from: usize, out: &mut [u8]) -> bool {
         let Some(blocks) = &self.blocks else { return false };

@@ -144,7 +144,7 @@ mod tests {
         let len = 1 << 16;
         assert_eq!((ahead(&streams, 0, len), ahead(&streams, 1 << 16, len)), (None, None));
         assert_eq!(ahead(&streams, 2 << 16, len), Some(3 << 16..6 << 16));
-        // Half of the window is ahead of the reader, and then less.
+        // Half of the window is ahead of the reader, later less.
         assert_eq!(ahead(&streams, 3 << 16, len), Some(6 << 16..8 << 16));
         assert_eq!(ahead(&streams, 4 << 16, len), None);
         assert_eq!(streams.next_wanted(), None);
@@ -154,7 +154,7 @@ mod tests {
                 assert!(range.end - range.start >= WINDOW_BYTES_MAX.min(at << 16) / 2);
             }
         }
-        // At another place the reader starts anew.
+        // At another place the reader starts again.
         assert_eq!(ahead(&streams, 1 << 30, len), None);
     }
 

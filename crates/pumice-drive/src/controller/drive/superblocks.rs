@@ -14,7 +14,7 @@ pub(crate) struct StoredSuperblock {
     pub(crate) slot: u32,
 }
 
-/// The newest valid superblock, and the errors of the other slot, if it is not merely older.
+/// The newest valid superblock, and the errors of the other slot, unless it is merely older.
 pub(crate) struct Loaded {
     /// The superblock that counts.
     pub(crate) stored: StoredSuperblock,
@@ -27,8 +27,8 @@ pub(crate) struct Loaded {
 /// Reads both slots.
 ///
 /// # Errors
-/// Those of [`load_any`]; `Corrupt` for the target of a rebuild that has not ended; `InvalidInput`
-/// for a member of an array that is opened alone.
+/// The errors of [`load_any`]; `Corrupt` for the target of a rebuild that has not ended;
+/// `InvalidInput` for a member of an array that is opened alone.
 pub(crate) async fn load(medium: &dyn AnyMedium) -> Result<Loaded> {
     let loaded = load_any(medium).await?;
     if loaded.stored.superblock.incomplete {
@@ -136,7 +136,7 @@ fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// Writes a superblock with the next revision to one slot. Not durable before a sync.
+/// Writes a superblock with the next revision to one slot. The write is not durable before a sync.
 ///
 /// # Errors
 /// `Medium`.
@@ -149,7 +149,7 @@ pub(crate) async fn store_next(
     store(medium, slot, superblock).await
 }
 
-/// Writes a superblock to one slot. Not durable before a sync.
+/// Writes a superblock to one slot. The write is not durable before a sync.
 ///
 /// # Errors
 /// `Medium`.

@@ -57,8 +57,8 @@ impl Drive {
     ///
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, `Busy` while it is being deleted, `Corrupt`
-    /// or `Medium` if its checkpoint cannot be read; those of [`Drive::flush`] if the latest copies
-    /// cannot be written.
+    /// or `Medium` if its checkpoint cannot be read; the errors of [`Drive::flush`] if the latest
+    /// copies cannot be written.
     pub async fn view(self: &Rc<Self>, name: &str, options: OpenOptions) -> Result<Rc<Self>> {
         let Some((entry, forwards)) = self.with_core(|core| core.begin_view(name))? else {
             let all = self.snapshots();
@@ -119,7 +119,7 @@ impl Drive {
     /// needs is copied after this, since it is being read.
     ///
     /// # Errors
-    /// Those of [`Drive::flush`], if one of them is not on the medium.
+    /// The errors of [`Drive::flush`], if one of them is not on the medium.
     async fn write_out_copies(&self, forwards: &Forwards) -> Result<()> {
         let are_in_memory = {
             let core = self.core();

@@ -32,7 +32,7 @@ pub struct Audit {
 /// which a change takes its place in the order of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Bytes the host wrote, without trims and whole blocks of write-zeroes.
+    /// Bytes that the host wrote, except trims and whole blocks of write-zeroes.
     pub host_bytes: u64,
     /// Bytes of the records that resulted; trims and write-zeroes also have records.
     pub frame_bytes: u64,
@@ -70,7 +70,7 @@ impl Drive {
         (space.changes(), space.live_bytes())
     }
 
-    /// Returns the live bytes of each segment by map and metadata.
+    /// Returns the live bytes of each segment according to map and metadata.
     async fn count_live(&self) -> Result<Vec<u64>> {
         let mut counted = vec![0u64; self.core().space().segment_count() as usize];
         let mut count = |segment: SegmentId, bytes: u32| {

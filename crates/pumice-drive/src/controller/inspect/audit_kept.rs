@@ -43,7 +43,7 @@ pub struct KeptAudit {
     pub stuck: u32,
 }
 
-/// Runs of a snapshot to be read, and their present places.
+/// Runs of a snapshot to be read, and their current places.
 type Unread = (Snapshot, Vec<(Named, Found)>);
 
 impl Drive {
@@ -265,7 +265,7 @@ fn check_entries(core: &Core) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the disk names no place that has an entry, as far as its map is in memory.
+/// Checks that the disk names no place that has an entry, for the part of its map in memory.
 fn check_disk(core: &Core) -> Result<()> {
     let mut next = 0;
     while core.forwards().is_used()

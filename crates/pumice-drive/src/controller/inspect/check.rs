@@ -52,7 +52,7 @@ pub struct CheckReport {
     pub segments: u64,
     /// Batches after the newest checkpoint, which opening the drive reads.
     pub recovered_batches: u64,
-    /// Snapshots whose maps were checked; a snapshot's data is checked by its name.
+    /// Snapshots whose maps were checked. A separate check by name covers a snapshot's data.
     #[serde(default)]
     pub snapshots: u64,
     /// Leaves of the map that were read.
@@ -274,7 +274,7 @@ impl CheckReport {
 struct Counted {
     /// Bytes of records in each segment, at the places that the map names.
     by_map: BTreeMap<SegmentId, u64>,
-    /// Blocks of the host's disk in each use of a segment, at their present places.
+    /// Blocks of the host's disk in each use of a segment, at their current places.
     by_use: BTreeMap<SegmentUse, u64>,
 }
 
@@ -353,7 +353,7 @@ impl Check<'_> {
         Ok(Counted { by_map, by_use })
     }
 
-    /// Returns the present place of a frame that the map names, and the generation there.
+    /// Returns the current place of a frame that the map names, and the generation there.
     fn place_of_data(&self, place: FramePlace) -> (FramePlace, u64) {
         self.core.forwards().resolve(place, self.core.space().generation(place.segment))
     }

@@ -154,8 +154,8 @@ impl<'a> Extract<'a> {
         self.drive.core().map().next_mapped_leaf(self.next_leaf)
     }
 
-    /// Returns the content that the origin of a clone has for the `count` blocks from `lba` on, as
-    /// far as it is of one kind; `None` if the origin has a hole there.
+    /// Returns the content that the origin of a clone has for the `count` blocks starting at `lba`,
+    /// as far as it is of one kind; `None` if the origin has a hole there.
     async fn inherited(&mut self, lba: Lba, count: u64) -> Option<Step> {
         let block = BLOCK_BYTES as u64;
         let offset = lba.0 * block;
@@ -211,8 +211,8 @@ impl<'a> Extract<'a> {
         }
     }
 
-    /// Returns the number of runs, from the first on, that are adjacent frames to be read together,
-    /// and the number of their blocks.
+    /// Returns the number of runs, starting with the first, that are adjacent frames to be read
+    /// together, and the number of their blocks.
     fn frames_together(&self) -> (usize, u64) {
         let (mut runs, mut blocks) = (0, 0);
         let limit = if self.single > 0 { 1 } else { self.runs.len() };
@@ -240,7 +240,8 @@ impl<'a> Extract<'a> {
     }
 }
 
-/// Returns runs from block `at` on, in order, with the holes between them up to block `hole_end`.
+/// Returns runs starting at block `at`, in order, with the holes between them up to block
+/// `hole_end`.
 fn with_holes(
     runs: impl Iterator<Item = (Lba, u64, Mapping)>,
     at: u64,

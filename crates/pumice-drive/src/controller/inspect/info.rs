@@ -108,13 +108,13 @@ pub struct Info {
     pub bucket: Option<Status>,
     /// Bytes that the log occupies on the medium: whole segments, and the filled part of open ones.
     pub occupied_bytes: u64,
-    /// Bytes of free segments that are kept on the medium, in addition to the bytes that the
-    /// log occupies: flushes into bytes that were written before take less time, or space on the
-    /// file system is low.
+    /// Bytes of free segments that are kept on the medium, in addition to the bytes that the log
+    /// occupies. They are kept because flushes into bytes that were written before take less time,
+    /// or because space on the file system is low.
     #[serde(default)]
     pub warm_bytes: u64,
-    /// Bytes that the file system of a sparse file has left, if they are so few that they, and not
-    /// the capacity alone, limit the drive.
+    /// Bytes left in the file system of a sparse file, if they are so few that they limit the drive
+    /// in addition to its capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_room_bytes: Option<u64>,
     /// Bytes of the host's disk that contain data other than zeroes.
@@ -127,7 +127,7 @@ pub struct Info {
     pub sequence: u64,
     /// The last batch known to be durable.
     pub watermark: u64,
-    /// Since the opening: host reads, writes, flushes, trims and write-zeroes.
+    /// Host reads, writes, flushes, trims and write-zeroes since the opening.
     pub operations: Operations,
     /// Progress of a scrub.
     #[serde(flatten)]
@@ -190,8 +190,8 @@ pub struct Operations {
     pub trims: u64,
     /// Bytes the host read.
     pub host_read_bytes: u64,
-    /// Bytes read from the medium for the host: for its reads, and for writes that cover a part of
-    /// a block.
+    /// Bytes read from the medium for the host, both for its reads and for writes that cover a part
+    /// of a block.
     pub media_read_bytes: u64,
     /// Blocks written as fills, without data.
     pub fill_blocks: u64,

@@ -23,11 +23,11 @@ pub struct Overview {
     pub dead_bytes: u64,
     /// Bytes that data may still occupy without any garbage collection.
     pub free_bytes: u64,
-    /// Bytes of free segments that data must leave to checkpoints, garbage collection and trims.
+    /// Bytes of free segments that are reserved for checkpoints, garbage collection and trims.
     pub reserve_bytes: u64,
     /// Segments that garbage collection must free before it rests; 0 while it rests.
     pub gc_debt_segments: u32,
-    /// The drive's problems, the worst first; empty for a drive in good health.
+    /// The drive's problems, the worst first; empty for a healthy drive.
     pub alerts: Vec<Alert>,
 }
 
@@ -54,7 +54,7 @@ pub enum AlertKind {
     Full,
     /// The path of the medium no longer leads to it.
     Misplaced,
-    /// The bucket lags far, or another machine has taken the drive over.
+    /// The bucket lags too far, or another machine has taken over the drive.
     Bucket,
     /// A member of the array is missing.
     Degraded,
@@ -103,8 +103,8 @@ pub enum CellState {
 }
 
 impl Drive {
-    /// Returns the use of the capacity and the health of the drive. Takes time in proportion to the
-    /// number of segments in the worst case: a few microseconds.
+    /// Returns the use of the capacity and the health of the drive. In the worst case the time is
+    /// proportional to the number of segments: a few microseconds.
     pub fn overview(&self) -> Overview {
         let core = self.core();
         let space = core.space();
@@ -133,7 +133,7 @@ impl Drive {
         }
     }
 
-    /// Returns the segments in at most `cells_max` cells, or in one.
+    /// Returns the segments in at most `cells_max` cells, and in at least one.
     pub fn segment_map(&self, cells_max: u32) -> SegmentMap {
         let core = self.core();
         let space = core.space();

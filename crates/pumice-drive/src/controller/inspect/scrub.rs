@@ -661,7 +661,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Waits until `bytes` that were read are within the rate.
+    /// Waits until reading `bytes` more is within the rate.
     async fn spend(&mut self, drive: &Drive, bytes: u64) {
         let clock = &drive.clock;
         if self.rate_bytes == 0 {

@@ -121,7 +121,7 @@ impl Buffers {
     /// `then` for the bytes in the range.
     ///
     /// # Errors
-    /// Those of the medium.
+    /// The errors of the medium.
     pub(crate) async fn read<R>(
         &self,
         medium: &dyn AnyMedium,

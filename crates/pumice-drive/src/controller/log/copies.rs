@@ -19,7 +19,7 @@ use crate::media::{AnyMedium, CopyId};
 /// copy contains all of the batch. The caller protects the segment from being freed.
 ///
 /// # Errors
-/// `NoSpace`, `Medium`.
+/// `NoSpace` or `Medium`.
 pub(crate) async fn repair_batch(
     medium: &dyn AnyMedium,
     shape: &DriveShape,

@@ -1,4 +1,4 @@
-//! Uses of segments in which no stream continues, since the key with which they were begun is
+//! Uses of segments in which no stream continues, since the key with which they were started is
 //! replaced.
 
 use super::{Log, Tail};

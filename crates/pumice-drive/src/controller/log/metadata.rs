@@ -1,4 +1,4 @@
-//! Reading one metadata record: a leaf or a directory page of the map, a list, a root.
+//! Reading one metadata record: a leaf or a directory page of the map, a list, or a root.
 //!
 //! ```text
 //! medium or batch buffer -> header -> checksum -> decode -> payload

@@ -229,7 +229,7 @@ pub(crate) struct Log {
     recovery: Option<KeySlot>,
     /// The previous key's slot, which headers of a lower generation repeat.
     earlier_recovery: Option<KeySlot>,
-    /// No stream continues in a use of a segment with a lower generation.
+    /// Uses of a segment with a lower generation are not continued by any stream.
     expired: u64,
     poison: Option<String>,
     /// The last batch for which the medium had no space, until it is written.
@@ -305,7 +305,7 @@ impl Log {
         self.open[stream].as_ref()
     }
 
-    /// Returns the number of batches that could be begun now.
+    /// Returns the number of batches that could be started now.
     pub(crate) fn free_buffers(&self) -> usize {
         self.free.len() + self.unmade
     }
@@ -706,8 +706,8 @@ impl Log {
         true
     }
 
-    /// Records that the most recently begun sync has succeeded. Everything up to `end` was written
-    /// when it began.
+    /// Records that the most recently started sync has succeeded. Everything up to `end` was
+    /// written when it began.
     ///
     /// # Panics
     /// If the batches up to `end` are not written.

@@ -446,7 +446,7 @@ impl OpenBatch {
         }
     }
 
-    /// Returns the bytes of the buffer that are not used yet, slack included, and the cipher.
+    /// Returns the unused bytes of the buffer, including slack, and the cipher.
     #[inline]
     fn rest(&mut self) -> (&mut [u8], &Cipher) {
         let rest = exclusive(&mut self.buffer).get_mut(self.used..);

@@ -351,7 +351,7 @@ pub(crate) async fn restore_record(
     let (batch, before) = batch_of(&mut window, place).await;
     let generation = Some(place.generation);
     let append = Append::read(&mut window, place.segment, generation, batch, &|_| true).await;
-    // Errors before a batch that was found do not matter.
+    // Errors before a batch that was found are irrelevant.
     let unreadable = window.take_error().or(if append.is_some() { None } else { before });
     let is_restored = append.is_some_and(|mut append| {
         append.restore(place.offset..end, &mut |append| {

@@ -203,8 +203,8 @@ impl<'a> SegmentScan<'a> {
         None
     }
 
-    /// Returns whether something in the newest batch, which began at `at`, is damaged on the medium
-    /// and was restored, or has parity.
+    /// Returns whether a part of the newest batch, which began at `at`, is damaged on the medium,
+    /// that is, was restored or does not match the parity.
     pub(crate) async fn is_damaged(&mut self, at: u32) -> bool {
         if self.is_restored {
             return true;

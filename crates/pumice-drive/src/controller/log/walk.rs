@@ -48,9 +48,9 @@ use restoring::Restored;
 /// the streams. Three would suffice if no segment had been freed since; otherwise arbitrary.
 const SEGMENTS_PROBED: usize = 16;
 
-/// Ways in which the place of a missing batch is read again, after reading ahead: as a whole, and
-/// in units of 4 KiB and of the medium's sectors. A wrong bit or a transfer error rarely occurs
-/// twice.
+/// Number of ways in which the place of a missing batch is read again, after reading ahead: as a
+/// whole, and in units of 4 KiB and of the medium's sectors. A wrong bit or a transfer error rarely
+/// occurs twice.
 const READINGS: usize = 3;
 
 /// Bytes searched beyond the end of a stream for records that prove that a batch with a torn or
@@ -262,7 +262,7 @@ impl<'a> Walk<'a> {
                     used: tail.used,
                 })
             }));
-            // The checkpoint was begun before the host wrote anything.
+            // The checkpoint began before the host wrote anything.
             if root.watermark == SeqNo(0) {
                 walk.positions[Stream::Host].get_or_insert(first);
             }
@@ -321,7 +321,7 @@ impl<'a> Walk<'a> {
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let mut damaged = None;
-        // The present copies: a copy that is removed in the meantime must not be replaced by
+        // The current copies: a copy that is removed in the meantime must not be replaced by
         // another.
         let copies = self.medium.copies();
         let others = copies.len().saturating_sub(1);
@@ -453,7 +453,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the present end of the walk.
+    /// Returns the current end of the walk.
     pub(crate) fn end(&self) -> WalkEnd {
         let tails = self.positions.0.map(|position| {
             let Position { segment, generation, used } = position?;
@@ -572,7 +572,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns whether batch `seq`, which cannot be read, is known to have been durable: some later
-    /// batch states it, in the same segment or in a segment that was begun later. The record that
+    /// batch states it, in the same segment or in a segment that was started later. The record that
     /// names that segment may itself be lost, but streams continue in the lowest free segments.
     async fn was_durable(
         &mut self,
@@ -712,7 +712,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Returns whether a page of a segment contains, at `place`, a record header of the segment's
-/// present use.
+/// current use.
 fn has_record(page: &[u8], place: RecordAddress, cipher: &Cipher) -> bool {
     let is_record = |(offset, bytes): (u32, &[u8])| {
         let place = RecordAddress { offset, ..place };

@@ -238,7 +238,7 @@ impl<'a> Window<'a> {
         assert!(self.ahead.len() <= self.chunks_ahead, "no more reads run ahead than are wanted");
     }
 
-    /// Makes space for `len` bytes and retains the present bytes.
+    /// Makes space for `len` bytes and retains the current bytes.
     fn reserve(&mut self, len: usize) {
         if self.bytes.capacity() < len {
             let mut longer = AlignedBuffer::zeroed(len.max(WINDOW_BYTES));

@@ -54,7 +54,7 @@ struct ListKind {
 }
 
 impl Drive {
-    /// Writes a checkpoint of the present state of the drive. The whole checkpoint is durable when
+    /// Writes a checkpoint of the current state of the drive. The whole checkpoint is durable when
     /// this returns. If dropped before completion, the checkpoint is abandoned; if dropped while
     /// superblocks are written, the drive is poisoned.
     ///
@@ -67,7 +67,7 @@ impl Drive {
     /// Writes a checkpoint that also performs an additional action, such as creating a snapshot.
     ///
     /// # Errors
-    /// Those of [`Drive::checkpoint`], and an error if the action is impossible.
+    /// The errors of [`Drive::checkpoint`], and an error if the action is impossible.
     pub(super) async fn checkpoint_with(&self, action: CheckpointAction) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
@@ -219,7 +219,7 @@ impl Drive {
         Ok(self.core().forwards().pieces())
     }
 
-    /// Writes the leaves that were dirty when the checkpoint was begun, with their content at that
+    /// Writes the leaves that were dirty when the checkpoint began, with their content at that
     /// time.
     async fn write_leaves(&self) -> Result<()> {
         let mut raw = Vec::new();

@@ -31,7 +31,7 @@ impl Drive {
     /// when this returns. Returns whether the clone was registered.
     ///
     /// # Errors
-    /// Those of [`Drive::register_clone`].
+    /// The errors of [`Drive::register_clone`].
     pub async fn forget_clone(&self, clone: Uuid) -> Result<bool> {
         self.core().check_writable(0, 0)?;
         let watermark = self.core().snapshots().origin_of(clone);
@@ -43,7 +43,7 @@ impl Drive {
     /// Changes the path of this clone's origin. The change is durable when this returns.
     ///
     /// # Errors
-    /// `InvalidInput` if the drive is no clone, or the path is too long; `ReadOnly`, `Poisoned`,
+    /// `InvalidInput` if the drive is not a clone, or the path is too long; `ReadOnly`, `Poisoned`,
     /// `Medium`.
     pub async fn move_origin(&self, path: String) -> Result<()> {
         self.core().check_writable(0, 0)?;

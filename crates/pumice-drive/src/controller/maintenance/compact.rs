@@ -102,7 +102,8 @@ impl Drive {
         Ok(true)
     }
 
-    /// Waits after `bytes` of a segment were scanned, if nothing waits for its emptying.
+    /// Waits after `bytes` of a segment were scanned, if nothing waits for the segment to be
+    /// emptied.
     pub(super) async fn pause_gently(&self, bytes: u32) {
         if self.core().collects_gently() {
             self.pause(u64::from(bytes) * PAUSE_NS_A_BYTE).await;

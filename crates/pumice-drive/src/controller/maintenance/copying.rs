@@ -38,7 +38,7 @@ impl Drive {
     /// starting before this call. `plan` receives the sum of the bytes before the first call.
     ///
     /// # Errors
-    /// Those of `copy`; `Poisoned`; `Medium` if the drive closes.
+    /// The errors of `copy`; `Poisoned`; `Medium` if the drive closes.
     pub async fn copy_in_use(
         &self,
         plan: impl FnOnce(u64),
@@ -66,7 +66,7 @@ impl Drive {
         copy: &impl AsyncFn(SegmentId, Range<u32>, &mut dyn FnMut(u32, &[u8])) -> Result<()>,
     ) -> Result<()> {
         let SegmentUse { segment, generation } = used;
-        // Otherwise the segment was freed: its present use began later, or a shrink has removed it.
+        // Otherwise the segment was freed: its current use began later, or a shrink has removed it.
         if self.core().space().generation(segment) != generation {
             return Ok(());
         }
@@ -124,7 +124,8 @@ impl Drive {
     }
 }
 
-/// Follows the batches of a segment in bytes that arrive in order, and finds the first damaged one.
+/// Follows the batches of a segment in bytes that arrive in order, and finds the first damaged
+/// batch.
 struct Verifier<'a> {
     cipher: &'a Cipher,
     used: SegmentUse,

@@ -19,8 +19,8 @@ impl Drive {
     /// the progress; `check_hindrance` returns the cause as an error if emptying takes too long.
     ///
     /// # Errors
-    /// `Corrupt` if a segment cannot be emptied; those of `check_hindrance`; `NoSpace` if nothing
-    /// was emptied for a minute; `ReadOnly`; `Poisoned`.
+    /// `Corrupt` if a segment cannot be emptied; the errors of `check_hindrance`; `NoSpace` if
+    /// nothing was emptied for a minute; `ReadOnly`; `Poisoned`.
     pub(super) async fn until_emptied(
         &self,
         step: impl Fn(&mut Core),

@@ -59,7 +59,7 @@ impl Drive {
     /// [`Drive::create_snapshot`]; if the result is complete, the origin may forget the clone.
     ///
     /// # Errors
-    /// `InvalidInput` if the drive is no clone; `NotFound` if its origin is not open; `NoSpace`;
+    /// `InvalidInput` if the drive is not a clone; `NotFound` if its origin is not open; `NoSpace`;
     /// `Corrupt` or `Medium` if a block of the origin cannot be read; `ReadOnly`; `Poisoned`;
     /// `Busy` if the drive was rolled back in the meantime. The drive is then still a clone, and in
     /// use; after `Medium` it may accept no writes.
@@ -81,7 +81,7 @@ impl Drive {
                 self.flush().await?;
                 return Ok(done);
             }
-            // Other tasks have a turn even if this never waits.
+            // Lets other tasks run even if this function never waits.
             self.clock.sleep_ns(0).await;
         }
         self.flush().await?;

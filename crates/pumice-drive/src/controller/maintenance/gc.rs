@@ -26,7 +26,7 @@ use crate::base::{ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::format::{BatchHeader, LEAF_BLOCKS, MetaKind, Record, Stream, Superblock};
 
 /// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, for a medium
-/// whose I/O never yields. Compressing a frame anew is a turn of its own.
+/// whose I/O never yields. Recompressing a frame takes a separate turn.
 const TURN_BYTES: u64 = 128 << 10;
 
 /// Time for which trimmed leaves are reaped before newly empty segments are freed: the host may
@@ -178,7 +178,7 @@ impl Drive {
         if self.core().empty_segments().is_empty() {
             return Ok(0);
         }
-        // A segment that was in use when a checkpoint was begun must not contain a piece of it: the
+        // A segment that was in use when a checkpoint began must not contain a piece of it: the
         // checkpoint's table would contradict itself about the segment.
         let _turn = self.turn().await;
         // The changes that made their records dead may be in batches that are still open.

@@ -1,4 +1,4 @@
-//! The maintenance of a drive, apart from the host's requests.
+//! The maintenance of a drive, in addition to the host's requests.
 //!
 //! * `checkpoint`: the map and the segment table on the medium.
 //! * `gc`: emptying segments, record by record (`moving`).
@@ -9,7 +9,7 @@
 //! * `warm`: discarding and zeroing free segments.
 //! * `snapshot`: retained checkpoints.
 //! * `resize`: changing size and capacity. `rekey`: changing the master key. `emptying`: waiting
-//!   for the segments that both empty. `settings`: changing the codec and the thresholds.
+//!   for the segments that these two empty. `settings`: changing the codec and the thresholds.
 
 #![warn(
     clippy::cast_possible_truncation,

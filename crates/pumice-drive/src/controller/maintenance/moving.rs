@@ -155,8 +155,8 @@ impl<'a> Mover<'a> {
     /// Moves a record of batch `seq`, or the parts of it that are still live.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`. An unreadable leaf of the map is no error: the blocks that it maps
-    /// stay in place.
+    /// `NoSpace`, `Poisoned`. An unreadable leaf of the map is not an error: the blocks that it
+    /// maps stay in place.
     pub(crate) async fn move_record(&mut self, seq: SeqNo, found: &Found<'_>) -> Result<()> {
         match found.record {
             Record::Data { lba, lba_count, encoding, payload_checksum, .. } => {
@@ -399,7 +399,7 @@ impl<'a> Mover<'a> {
         Some(parts)
     }
 
-    /// Puts blocks of a frame of independent blocks into the target from byte `at` on, in their
+    /// Puts blocks of a frame of independent blocks into the target starting at byte `at`, in their
     /// encoding, or decoded if that is shorter. Returns `None` if there is no space, or if a block
     /// is damaged.
     fn cut(
@@ -448,8 +448,8 @@ impl<'a> Mover<'a> {
         encode_sealed(&mut self.target, self.generation, cipher, |_| (encoding, len), bind)
     }
 
-    /// Selects the key of the segment that receives moved frames for all payloads encoded from now
-    /// on.
+    /// Selects the key of the segment that receives moved frames for all payloads encoded
+    /// afterwards.
     pub(super) fn take_key(&mut self) {
         self.generation = self.drive.core().log().sealing_generation(Stream::Moved);
     }
@@ -536,7 +536,7 @@ impl<'a> Mover<'a> {
         (bytes < copy).then_some(parts)
     }
 
-    /// Encodes a live part of a frame to the target from byte `at` on: blocks of a frame of
+    /// Encodes a live part of a frame to the target starting at byte `at`: blocks of a frame of
     /// independent blocks as they are, others from the decoded frame. Returns `None` if there is no
     /// space, or if the frame cannot be cut.
     fn encode_piece(
@@ -653,7 +653,7 @@ pub(super) fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source>
     marked
 }
 
-/// Returns the sources of `count` blocks of a frame from block `index` on.
+/// Returns the sources of `count` blocks of a frame starting at block `index`.
 fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
     let (from, end) = (index, index + count);
     let mut at = 0;
@@ -671,7 +671,7 @@ fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the sources of a part of a frame are those of its blocks.
+    //! Goal: the sources of a part of a frame are the sources of its blocks.
     use super::*;
     use crate::base::SegmentId;
 

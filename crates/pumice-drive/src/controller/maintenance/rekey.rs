@@ -7,7 +7,7 @@
 //!    -> checkpoint -> superblock without the earlier key, both slots
 //! ```
 //!
-//! Frames are opened with the key of their present segment and sealed with the key of their new
+//! Frames are opened with the key of their current segment and sealed with the key of their new
 //! one; metadata is rewritten.
 //!
 //! **Power loss** at any moment leaves a drive that opens. *Before both superblocks contain the new
@@ -61,7 +61,7 @@ impl Drive {
     /// # Errors
     /// `InvalidInput` if the drive is not encrypted, if snapshots prevent the replacement, if there
     /// is nothing to resume, or if there is and new keys were given; `PermissionDenied` if the new
-    /// keys were not made with a present key; `NoSpace` if there is no space to move data;
+    /// keys were not made with a current key; `NoSpace` if there is no space to move data;
     /// `Corrupt` if a segment cannot be emptied; `Busy`; `ReadOnly`; `Poisoned`; `Medium`.
     pub async fn rekey(&self, keys: Option<&NewKeys>) -> Result<Rekeyed> {
         let invalid = |what: &'static str| Error::new(ErrorKind::InvalidInput, what);
@@ -101,7 +101,7 @@ impl Drive {
         Ok(Rekeyed { was_begun, segments })
     }
 
-    /// Adds a new key to the superblocks next to the present one. Returns the generation from which
+    /// Adds a new key to the superblocks next to the current one. Returns the generation from which
     /// it applies.
     async fn take_keys(&self, area: &KeyArea, keys: &NewKeys) -> Result<u64> {
         let cipher = self.medium.cipher();

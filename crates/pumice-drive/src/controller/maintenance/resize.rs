@@ -13,8 +13,8 @@
 //! that either slot is right; an earlier root has a shorter table and map, and the missing entries
 //! are free segments and holes. Shrinking: both slots name the checkpoint with the short table
 //! before either states the smaller number of segments. Nothing after that checkpoint names the
-//! segments beyond the end, since they were free when it was begun and are no longer allocated. The
-//! medium is truncated once no superblock slot references the removed segments.
+//! segments beyond the end, since they were free when it was started and are no longer allocated.
+//! The medium is truncated once no superblock slot references the removed segments.
 //!
 //! Frames of snapshots in the segments beyond the end, and records of their maps, are copied as
 //! well, as in garbage collection. Their maps and roots stay as they are and may name segments that
@@ -37,7 +37,7 @@ use crate::format::{SEGMENTS_MAX, Stream, Superblock, leaf_bytes_max};
 /// Properties to change; `None` leaves a property as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
-    /// Size of the host's disk in bytes: a multiple of 4096, not below the present size.
+    /// Size of the host's disk in bytes: a multiple of 4096, not below the current size.
     pub size_bytes: Option<u64>,
     /// Bytes for the log; rounded down to whole segments.
     pub capacity_bytes: Option<u64>,
@@ -200,7 +200,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Waits until no segment from `end` on is in use.
+    /// Waits until no segment from `end` onwards is in use.
     async fn evacuate(&self, end: u32) -> Result<()> {
         let check_hindrance = |core: &Core| {
             core.snapshots().check_no_readers("the capacity cannot shrink")?;

@@ -1,7 +1,7 @@
 //! Rolling back: a checkpoint of a snapshot's map. No data is read or written.
 //!
 //! The map names frames at the places that they had when the snapshot was taken. The leaves with
-//! frames that garbage collection has copied since are rewritten to name the present places.
+//! frames that garbage collection has copied since are rewritten to name the current places.
 
 use std::rc::Rc;
 
@@ -71,7 +71,7 @@ impl Drive {
     /// disk.
     ///
     /// # Errors
-    /// Those of [`Drive::roll_back`]; after an error of `is_unused`, nothing is changed.
+    /// The errors of [`Drive::roll_back`]; after an error of `is_unused`, nothing is changed.
     pub async fn roll_back_if(
         &self,
         name: &str,
@@ -106,7 +106,7 @@ impl Drive {
         Ok(info)
     }
 
-    /// Returns the superblock of the future disk, and the snapshot.
+    /// Returns the superblock of the disk after the rollback, and the snapshot.
     fn to_roll_back_to(&self, name: &str, deletes_newer: bool) -> Result<(Superblock, Snapshot)> {
         let core = self.core();
         core.check_writable(0, 0)?;
@@ -144,7 +144,7 @@ impl Drive {
         }
     }
 
-    /// Makes the map name copied frames at their present places.
+    /// Makes the map name copied frames at their current places.
     async fn follow_copies(
         &self,
         reader: &Reader<'_>,

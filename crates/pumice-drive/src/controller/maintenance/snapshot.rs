@@ -67,14 +67,14 @@ pub struct SuspendedChanges<'a> {
 }
 
 impl SuspendedChanges<'_> {
-    /// Waits until the snapshot is begun.
+    /// Waits until the snapshot has begun.
     pub async fn until_in_the_snapshot(&self) {
         let is_begun =
             |core: &mut Core| (!core.snapshots().changes_are_suspended_for(self.of)).then_some(());
         self.drive.wait_for(&self.drive.queues.progress, is_begun).await;
     }
 
-    /// Returns whether the snapshot is begun, which also lets changes continue.
+    /// Returns whether the snapshot has begun, which also lets changes continue.
     pub fn are_in_the_snapshot(&self) -> bool {
         !self.drive.core().snapshots().changes_are_suspended_for(self.of)
     }
@@ -154,7 +154,7 @@ impl Drive {
     /// Deletes several snapshots in one step, otherwise like [`Drive::delete_snapshot`].
     ///
     /// # Errors
-    /// Those of [`Drive::delete_snapshot`].
+    /// The errors of [`Drive::delete_snapshot`].
     pub async fn delete_snapshots(&self, names: &[&str]) -> Result<Vec<SnapshotInfo>> {
         let gone = names.iter().map(|name| self.snapshot_info(name));
         let gone = gone.collect::<Result<Vec<_>>>()?;
@@ -204,12 +204,12 @@ impl Drive {
         Ok(())
     }
 
-    /// Suspends writes and trims until the snapshot with the identity `of` is begun, so that
+    /// Suspends writes and trims until the snapshot with the identity `of` has begun, so that
     /// snapshots of several drives show the same moment: suspend all drives before taking the first
     /// snapshot. Suspend only briefly, since the host waits.
     ///
     /// # Errors
-    /// `ReadOnly`, `Poisoned`.
+    /// `ReadOnly` or `Poisoned`.
     pub async fn suspend_changes(&self, of: Uuid) -> Result<SuspendedChanges<'_>> {
         self.core().check_writable(0, 0)?;
         // Taking the snapshot cannot reap while changes are suspended: see `create_snapshot`.

@@ -82,7 +82,7 @@ impl Drive {
         self.wait_for(&self.queues.progress, is_over).await;
     }
 
-    /// Checks the space that is left for the medium, whenever this drive has changed it.
+    /// Checks the space that is left for the medium after this drive has changed it.
     pub(in super::super) fn look_at_room(&self) {
         if self.core().reclaim().has_low_room() {
             let left_bytes = self.medium.room();

@@ -61,7 +61,7 @@ impl Running {
 }
 
 impl L2p {
-    /// Begins a checkpoint of the map as it is now.
+    /// Begins a checkpoint of the current map.
     ///
     /// # Panics
     /// If one is running.
@@ -105,7 +105,7 @@ impl L2p {
         self.directory.check_counts();
     }
 
-    /// Returns the next leaf to write, each once, in order; `None` at the end.
+    /// Returns the next leaf to write: each leaf once, in order, then `None`.
     pub(crate) fn next_pending(&mut self) -> Option<u64> {
         let running = self.running.as_mut()?;
         assert!(running.pending.len() <= running.unwritten, "a leaf is written before it is next");
@@ -229,7 +229,7 @@ impl L2p {
         running.frozen_pages.remove(&number);
     }
 
-    /// Returns every directory page on the medium and its address, in order: for the root of a
+    /// Returns every directory page on the medium and its address, in order, for the root of a
     /// checkpoint whose pages are all written.
     pub(crate) fn page_addresses(&self) -> impl Iterator<Item = (u32, MetadataAddress)> {
         self.directory.pages().filter_map(|(number, page)| Some((number, page.address?)))

@@ -198,7 +198,7 @@ impl Directory {
         self.pages.get(page as usize)?.as_deref()
     }
 
-    /// Returns the first existing page from `page` on; the number of pages if no more exists.
+    /// Returns the first existing page at or after `page`; the number of pages if no more exists.
     pub(super) fn absent_end(&self, page: u32) -> u64 {
         let rest = self.pages.get(page as usize..).expect("a page of the drive");
         let absent = rest.iter().position(Option::is_some).unwrap_or(rest.len());

@@ -41,7 +41,7 @@ pub(super) struct Dropped {
 }
 
 impl Range {
-    /// Returns the number of its leaves, from `start` on, that contain data.
+    /// Returns the number of its leaves, from `start` onwards, that contain data.
     fn data_leaves(&self, start: u64) -> u64 {
         if self.mapping.is_zero() { 0 } else { self.end - start }
     }
@@ -67,7 +67,7 @@ impl Dropped {
         within(&self.unreaped).or_else(|| within(&self.retained))
     }
 
-    /// Returns the first leaf from `leaf` on that is in a range.
+    /// Returns the first leaf at or after `leaf` that is in a range.
     pub(super) fn next_from(&self, leaf: u64) -> Option<u64> {
         if self.is_empty() {
             return None;
@@ -101,7 +101,7 @@ impl Dropped {
         Some(mapping)
     }
 
-    /// Returns the lowest range with leaves left to reap, from its first leaf on.
+    /// Returns the lowest range with leaves left to reap, starting with the first of these leaves.
     pub(super) fn next_unreaped(&self) -> Option<DroppedRange> {
         let (&start, &Range { end, mapping }) = self.unreaped.first_key_value()?;
         Some(DroppedRange { start, end, mapping })

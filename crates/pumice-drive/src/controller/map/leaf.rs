@@ -21,7 +21,7 @@ use crate::format::{
 struct Run {
     /// First block of the run within the leaf.
     start: u16,
-    /// Position in the frame of the run's first block; for a fill, the byte.
+    /// Position in the frame of the run's first block, or the byte of a fill.
     index: u8,
     /// Blocks of the whole frame; 0 for a hole or a fill.
     blocks: u8,
@@ -118,7 +118,7 @@ impl Run {
         }
     }
 
-    /// Returns the same run from `start` on, which must not precede its own start.
+    /// Returns the same run cut to begin at `start`, which must not precede its own start.
     fn cut_to(&self, start: u16) -> Self {
         let skipped = start.checked_sub(self.start).expect("a run is cut to blocks of its own");
         if self.blocks == 0 {
@@ -157,9 +157,9 @@ impl Leaf {
         Self { runs: vec![Run::new(0, mapping)], tables: Tables::default() }
     }
 
-    /// Creates a leaf in place of the one whose record at `address` is damaged beyond restoring:
-    /// its `blocks` blocks map to that record, which is no frame, so that reading them fails. Never
-    /// written to the medium.
+    /// Creates a leaf in place of the one whose record at `address` is damaged beyond restoring.
+    /// Its `blocks` blocks map to that record, which is not a frame, so that reading them fails.
+    /// Never written to the medium.
     pub(crate) fn lost(address: MetadataAddress, blocks: u16) -> Self {
         assert!((1..=LEAF_BLOCKS).contains(&blocks), "a leaf has blocks on the disk");
         let place = FramePlace {
@@ -318,7 +318,8 @@ impl Leaf {
         Some(LivePiece { start: piece.start, index: piece.index, count })
     }
 
-    /// Returns the mapping of `block` and the number of blocks, from it on, in the same run.
+    /// Returns the mapping of `block` and the number of blocks in the same run, counted from
+    /// `block`.
     pub(super) fn lookup(&self, block: u16) -> (Mapping, u16) {
         let at = self.run_at(block);
         let rest = self.run_end(at).checked_sub(block).expect("a run is found before its end");
@@ -326,9 +327,9 @@ impl Leaf {
         (self.runs[at].cut_to(block).mapping(), rest)
     }
 
-    /// Maps `count` blocks from `start` on to `mapping`, whose frame index belongs to `start`, and
-    /// reports every frame piece that was mapped there before. Returns the number of these blocks
-    /// that were zeroes.
+    /// Maps `count` blocks starting at `start` to `mapping`, whose frame index belongs to `start`,
+    /// and reports every frame piece that was mapped there before. Returns the number of these
+    /// blocks that were zeroes.
     pub(super) fn replace(
         &mut self,
         start: u16,

@@ -98,8 +98,8 @@ pub(crate) struct Released {
 /// The mapping of a block, as far as it is known without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// Its mapping, and the number of blocks, from it on and within its leaf, over which the same
-    /// run continues: frame indexes increase, holes and fills stay the same.
+    /// Its mapping, and the number of blocks, counted from it and within its leaf, over which the
+    /// same run continues: frame indexes increase, holes and fills stay the same.
     Run(Mapping, u64),
     /// The leaf with this number must be loaded first.
     Missing(u64),
@@ -221,7 +221,7 @@ impl L2p {
         found.lookup
     }
 
-    /// Returns the mapping of `lba`, for the drive's own use: the leaf does not count as used.
+    /// Returns the mapping of `lba`, for the drive's own use: the leaf is not marked as used.
     #[inline]
     pub(crate) fn peek(&self, lba: Lba) -> Lookup {
         self.find(lba).lookup
@@ -247,8 +247,8 @@ impl L2p {
         }
     }
 
-    /// Returns the first leaf that must be loaded before the `count` blocks from `lba` on can be
-    /// changed. Checks each leaf: for ranges of a write, not of a trim.
+    /// Returns the first leaf that must be loaded before the `count` blocks starting at `lba` can
+    /// be changed. Checks each leaf: for ranges of a write, not of a trim.
     pub(crate) fn missing(&self, lba: Lba, count: u64) -> Option<u64> {
         self.check_range(lba, count);
         let leaf_blocks = u64::from(LEAF_BLOCKS);
@@ -419,11 +419,11 @@ impl L2p {
         self.replace(number, (block, count), mapping, released);
     }
 
-    /// Moves blocks to the frame `to`: of the `count` blocks from `lba` on, which must be in one
-    /// leaf, each block that maps to the frame at `from`. The first of the `count` blocks becomes
-    /// block `to_index` of the new frame, the second the next one, and so on; other blocks stay.
-    /// Reports each piece of the old frame with the block of the new frame that its first block
-    /// became. Returns the number of blocks moved.
+    /// Moves blocks to the frame `to`: of the `count` blocks starting at `lba`, which must be in
+    /// one leaf, each block that maps to the frame at `from`. The first of the `count` blocks
+    /// becomes block `to_index` of the new frame, the second the next one, and so on; other blocks
+    /// stay. Reports each piece of the old frame with the block of the new frame that its first
+    /// block became. Returns the number of blocks moved.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].

@@ -74,7 +74,7 @@ pub(crate) struct KeptLeaves {
 }
 
 impl KeptLeaves {
-    /// Returns the leaves at both ends of the `count` blocks from `lba` on.
+    /// Returns the leaves at both ends of the `count` blocks starting at `lba`.
     pub(crate) fn of_range(lba: Lba, count: u64) -> Self {
         let last = lba.0 + count.max(1) - 1;
         Self { first: leaf_of(lba).0, last: leaf_of(Lba(last)).0 }

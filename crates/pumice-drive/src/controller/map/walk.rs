@@ -141,12 +141,12 @@ impl L2p {
         }
     }
 
-    /// Returns the first leaf from `leaf` on that may contain something other than holes.
+    /// Returns the first leaf at or after `leaf` that may contain something other than holes.
     pub(crate) fn next_mapped_leaf(&self, leaf: u64) -> Option<u64> {
         self.next_mapped_leaf_below(leaf, self.leaf_count)
     }
 
-    /// Like [`L2p::next_mapped_leaf`], without searching from `end` on.
+    /// Like [`L2p::next_mapped_leaf`], but searches only below `end`.
     pub(crate) fn next_mapped_leaf_below(&self, leaf: u64, end: u64) -> Option<u64> {
         let mut leaf = leaf;
         let end = end.min(self.leaf_count);
@@ -173,7 +173,8 @@ impl L2p {
         None
     }
 
-    /// Returns the first leaf from `leaf` on that, according to its entry, is not one hole or fill.
+    /// Returns the first leaf at or after `leaf` that, according to its entry, is not one hole or
+    /// fill.
     pub(crate) fn next_stored_leaf(&self, leaf: u64) -> Option<u64> {
         let mut leaf = leaf;
         while leaf < self.leaf_count {
@@ -292,7 +293,7 @@ impl L2p {
             + self.running.as_ref().map_or(0, |running| running.memory_bytes())
     }
 
-    /// Returns counts of the paging since the map was opened.
+    /// Returns the counts of paging since the map was opened.
     pub(crate) fn stats(&self) -> MapStats {
         MapStats { hits: self.hits, misses: self.misses, evictions: self.evictions }
     }

@@ -42,8 +42,8 @@ impl Ages {
         (core.kind() == Kind::Bookmark).then_some(Self { watermark, last: None })
     }
 
-    /// Returns whether a block of a frame is as old as the bookmark, as far as is known, and the
-    /// number of blocks of the frame from it on for which the answer is the same.
+    /// Returns whether a block of a frame is as old as the bookmark, as far as known, and the
+    /// number of blocks of the frame, counted from this one, for which the result is the same.
     pub(super) async fn is_as_old(&mut self, drive: &Drive, block: FrameBlock) -> (bool, u64) {
         let FrameBlock { place, generation, index, .. } = block;
         let address = RecordAddress { generation, segment: place.segment, offset: place.offset };

@@ -32,7 +32,7 @@ pub struct Changed {
     pub offset: u64,
     /// Its length, a multiple of 4 KiB; never 0.
     pub bytes: u64,
-    /// Its present content.
+    /// Its current content.
     pub content: Content,
 }
 
@@ -41,11 +41,11 @@ pub struct Changed {
 pub struct Compared {
     /// Its length; never 0.
     pub bytes: u64,
-    /// Its present content, if it was written since.
+    /// Its current content, if it was written since.
     pub changed: Option<Content>,
 }
 
-/// The mapping of a block, and the number of blocks from it on that continue it.
+/// The mapping of a block, and the number of blocks, counted from it, that continue it.
 #[derive(Clone, Copy)]
 struct Piece {
     mapping: Mapping,
@@ -65,7 +65,7 @@ impl Piece {
         !self.is_inherited && matches!(self.mapping, Mapping::Hole | Mapping::Fill(0))
     }
 
-    /// Returns the part of a leaf's piece from block `at` on, which is in the piece.
+    /// Returns the part of a leaf's piece that begins at block `at`, which is in the piece.
     fn of_leaf(piece: LeafPiece, at: u64) -> Self {
         let LeafPiece { start, end, mapping, generation } = piece;
         assert!((start..end).contains(&at), "a block lies in its piece");
@@ -131,13 +131,13 @@ impl Drive {
         Ok(())
     }
 
-    /// Calls `visit` for each run of the `len` bytes from `offset` on, in order, until it returns
-    /// false, and passes whether the run was written since `earlier`: see [`Drive::changes_since`].
-    /// Runs do not extend beyond the range; adjacent runs may have equal results. A block of an
-    /// open drive that changes during the call is compared as of its turn.
+    /// Calls `visit` for each run of the `len` bytes starting at `offset`, in order, until it
+    /// returns false, and passes whether the run was written since `earlier`: see
+    /// [`Drive::changes_since`]. Runs do not extend beyond the range; adjacent runs may have equal
+    /// results. A block of an open drive that changes during the call is compared as of its turn.
     ///
     /// # Errors
-    /// Those of [`Drive::changes_since`]; `InvalidInput` beyond the end of the disk.
+    /// The errors of [`Drive::changes_since`]; `InvalidInput` beyond the end of the disk.
     pub async fn compare(
         &self,
         earlier: &Drive,
@@ -250,8 +250,8 @@ impl Drive {
         sweep.leaf = leaves.get(one.min(other)).copied().unwrap_or(next);
     }
 
-    /// Compares a piece with that of an earlier disk. Returns the number of blocks from `at` on for
-    /// which the result is valid, and whether they are equal.
+    /// Compares a piece with that of an earlier disk. Returns the number of blocks starting at `at`
+    /// for which the result is valid, and whether they are equal.
     async fn same(
         &self,
         (earlier, ages): (&Drive, &mut Option<Ages>),
@@ -311,8 +311,8 @@ impl Drive {
         is_one.then_some((leaf + 1) * leaf_blocks)
     }
 
-    /// Returns the first leaf from `leaf` on, below `end`, in which this clone may have blocks of
-    /// its origin, or of a more distant origin.
+    /// Returns the first leaf at or after `leaf`, below `end`, in which this clone may have blocks
+    /// of its origin, or of a more distant origin.
     fn next_inherited_leaf(&self, leaf: u64, end: u64) -> Option<u64> {
         let (mut drive, mut end, mut found) = (self, end, None::<u64>);
         loop {
@@ -442,7 +442,7 @@ impl<'a> Differences<'a> {
 }
 
 fn is_same(old: &Piece, new: &Piece) -> bool {
-    // All disks of a drive inherit the same blocks, as far as they have written none.
+    // All disks of a drive inherit the same blocks, except those that they have written.
     let is_one_place = (old.mapping, old.generation) == (new.mapping, new.generation)
         && old.is_inherited == new.is_inherited;
     is_one_place || old.are_zeroes() && new.are_zeroes()

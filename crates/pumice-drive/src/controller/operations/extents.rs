@@ -44,7 +44,7 @@ pub struct Extent {
 }
 
 impl Drive {
-    /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it
+    /// Calls `visit` for each extent of the `len` bytes starting at `offset`, in order, until it
     /// returns false. Extents do not extend beyond the range; adjacent extents may have the same
     /// content. Leaves of the map are loaded as needed; a block that changes during the call is
     /// reported as of its turn.
@@ -95,7 +95,7 @@ impl Drive {
                 Mapping::Fill(0) => (Content::Zeroes, 0),
                 Mapping::Fill(_) => (Content::Data, 0),
                 Mapping::Frame { place, index } => {
-                    // A run in a frame has no more blocks than a frame.
+                    // A run in a frame has at most as many blocks as a frame.
                     let blocks = (at % block + bytes).div_ceil(block);
                     let count = u8::try_from(blocks).expect("a frame has at most 64 blocks");
                     let share = u64::from(place.share(index, count));
@@ -130,7 +130,7 @@ impl Drive {
     /// memory. Frames of one block are not cached: they are always read from the medium.
     ///
     /// # Errors
-    /// Those of [`Drive::extents`]; unreadable frames are left to the read that needs them.
+    /// The errors of [`Drive::extents`]; unreadable frames are left to the read that needs them.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         self.core().check_range(offset, len)?;
         let block = BLOCK_BYTES as u64;

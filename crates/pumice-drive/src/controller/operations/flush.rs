@@ -56,7 +56,7 @@ impl Drive {
     /// ending.
     ///
     /// # Errors
-    /// Those of [`Drive::flush`].
+    /// The errors of [`Drive::flush`].
     pub(crate) async fn flush_log(&self) -> Result<()> {
         let target = self.core().log().sealed_seq();
         assert!(target >= self.core().log().durable_seq(), "durable batches are sealed");
@@ -66,7 +66,7 @@ impl Drive {
     /// Makes everything appended so far durable, including records in open batches.
     ///
     /// # Errors
-    /// Those of [`Drive::flush`].
+    /// The errors of [`Drive::flush`].
     pub(crate) async fn flush_all(&self) -> Result<()> {
         self.with_core(Core::seal_all);
         let target = self.core().log().sealed_seq();

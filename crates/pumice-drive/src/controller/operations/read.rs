@@ -47,7 +47,7 @@ pub(super) struct Piece {
     pub(super) place: FramePlace,
     /// Generation of the frame's segment.
     pub(super) generation: u64,
-    /// The first block wanted and its position in the frame.
+    /// The first wanted block and its position in the frame.
     pub(super) lba: Lba,
     pub(super) index: u8,
     /// Wanted bytes of the decoded frame.
@@ -129,7 +129,7 @@ enum Next {
 }
 
 impl Drive {
-    /// Fills `out` with the bytes from byte `offset` on, which may have any alignment.
+    /// Fills `out` with the bytes starting at byte `offset`, which may have any alignment.
     ///
     /// # Errors
     /// `InvalidInput` beyond the end of the disk, and for a bookmark; `Corrupt` (naming the LBA) or
@@ -145,11 +145,11 @@ impl Drive {
         self.read_range(offset, out, true).await
     }
 
-    /// Fills `out`, of whole blocks, with the blocks of the disk from `lba` on. Not counted as a
-    /// read of the host.
+    /// Fills `out`, of whole blocks, with the blocks of the disk starting at `lba`. Not counted as
+    /// a read of the host.
     ///
     /// # Errors
-    /// Those of [`Drive::read`].
+    /// The errors of [`Drive::read`].
     pub async fn read_blocks(&self, lba: Lba, out: &mut [u8]) -> Result<()> {
         self.read_range(lba.0 * BLOCK_BYTES as u64, out, false).await
     }

@@ -28,7 +28,7 @@ impl Drive {
     /// blocks keep their content. Ordered and durable like a write.
     ///
     /// # Errors
-    /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full to its reserve.
+    /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full up to its reserve.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         self.begin_trim(offset, len)?;
         let (lba, count) = whole_blocks(offset, len);
@@ -42,7 +42,7 @@ impl Drive {
     /// Trims like [`Drive::trim`], and returns when the trim is durable.
     ///
     /// # Errors
-    /// Those of [`Drive::trim`] and [`Drive::flush`].
+    /// The errors of [`Drive::trim`] and [`Drive::flush`].
     pub async fn trim_durable(&self, offset: u64, len: u64) -> Result<()> {
         self.trim(offset, len).await?;
         self.flush().await
@@ -52,7 +52,7 @@ impl Drive {
     /// of whole blocks, takes effect completely or not at all. Ordered and durable like a write.
     ///
     /// # Errors
-    /// Those of [`Drive::write`].
+    /// The errors of [`Drive::write`].
     pub async fn write_zeroes(&self, offset: u64, len: u64, allocation: Allocation) -> Result<()> {
         self.begin_trim(offset, len)?;
         let block = BLOCK_BYTES as u64;
@@ -86,7 +86,7 @@ impl Drive {
     /// Writes zeroes like [`Drive::write_zeroes`], and returns when they are durable.
     ///
     /// # Errors
-    /// Those of [`Drive::write_zeroes`] and [`Drive::flush`].
+    /// The errors of [`Drive::write_zeroes`] and [`Drive::flush`].
     pub async fn write_zeroes_durable(
         &self,
         offset: u64,
@@ -115,8 +115,8 @@ impl Drive {
     /// Appends a fill or a trim of whole blocks, which are on the disk.
     ///
     /// # Errors
-    /// `Poisoned`; `NoSpace` when the log is full to its reserve; `Corrupt` or `Medium` if a leaf
-    /// of the map cannot be read.
+    /// `Poisoned`; `NoSpace` when the log is full up to its reserve; `Corrupt` or `Medium` if a
+    /// leaf of the map cannot be read.
     pub(in super::super) async fn append_uniform(&self, record: &Record) -> Result<()> {
         let (lba, count) = record.lba_range();
         let mut kept = None;

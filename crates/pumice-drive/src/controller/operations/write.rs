@@ -71,7 +71,7 @@ impl Drive {
     /// write with FUA.
     ///
     /// # Errors
-    /// Those of [`Drive::write`] and [`Drive::flush`].
+    /// The errors of [`Drive::write`] and [`Drive::flush`].
     pub async fn write_durable(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.write(offset, data).await?;
         self.flush().await
@@ -124,7 +124,7 @@ impl Drive {
     /// write.
     ///
     /// # Errors
-    /// Those of [`Drive::write`]; nothing has been written.
+    /// The errors of [`Drive::write`]; nothing has been written.
     pub(in super::super) async fn write_encoded(
         &self,
         lba: Lba,

@@ -105,7 +105,7 @@ impl Identity {
         }
     }
 
-    /// Returns the part of an encrypted drive without a superblock that the recovery code opens.
+    /// Returns the part of an encrypted drive without a superblock that the recovery code unlocks.
     pub fn locked(&self) -> Option<Locked> {
         Some(Locked::by_recovery(self.uuid, self.recovery.clone()?))
     }
@@ -202,7 +202,7 @@ impl Identity {
 pub enum RebuiltFrom {
     /// The drive opens as it is.
     Superblock,
-    /// A checkpoint and the log after it: the disk is as it was, if there are no
+    /// A checkpoint and the subsequent log: the disk is as it was, if there are no
     /// [`DamagedDrive::problems`].
     Checkpoint,
     /// The whole log from its first batch: the disk is as it was, if there are no
@@ -413,7 +413,7 @@ fn say_refused(error: &Error) {
 /// rebuild that ends early therefore leaves nothing that looks whole.
 ///
 /// # Errors
-/// Those of [`create()`](super::create()).
+/// The errors of [`create()`](super::create()).
 pub async fn create_target(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
     create_as(medium, spec, true).await
 }
@@ -422,7 +422,7 @@ pub async fn create_target(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
 /// returns.
 ///
 /// # Errors
-/// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
+/// `NotADrive`, `Unsupported`, `Corrupt` or `Medium`.
 pub async fn complete_target(medium: &dyn AnyMedium) -> Result<()> {
     let StoredSuperblock { mut superblock, mut slot } = superblocks::load_any(medium).await?.stored;
     (superblock.incomplete, superblock.clean) = (false, true);
@@ -437,7 +437,7 @@ pub async fn complete_target(medium: &dyn AnyMedium) -> Result<()> {
 /// Writes a part of a disk to a new drive, as a host would.
 ///
 /// # Errors
-/// Those of [`Drive::write`].
+/// The errors of [`Drive::write`].
 pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
     match part {
         Extracted::Data { offset, bytes } => target.write(*offset, bytes).await,

@@ -116,7 +116,7 @@ impl Salvage {
         })
     }
 
-    /// Reads all segments for the newest versions of the blocks from leaf `first` on.
+    /// Reads all segments for the newest versions of the blocks in leaf `first` and later leaves.
     async fn collect(&self, first: u64, end: u64) -> Versions {
         let mut versions = Versions::new(first, end);
         let (uuid, shape) = (self.identity.uuid, &self.identity.shape);

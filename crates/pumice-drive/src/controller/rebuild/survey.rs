@@ -46,8 +46,8 @@ pub(crate) struct Survey {
     pub(crate) problems: Vec<Problem>,
     /// Number of problems.
     pub(crate) problem_count: u64,
-    /// An upper bound of the first sequence number of each epoch; after the survey: of it and all
-    /// later ones.
+    /// An upper bound of the first sequence number of each epoch; after the survey, of this epoch
+    /// and all later ones.
     epochs: BTreeMap<u32, u64>,
     /// Runs of sequence numbers that were found: first, last.
     found: BTreeMap<u64, u64>,

@@ -187,8 +187,8 @@ impl Versions {
         (end > leaf).then_some((end, version))
     }
 
-    /// Returns the runs of the first leaf from `leaf` on that has any, and the leaf after it, or
-    /// after the last of equal leaves; holes are omitted.
+    /// Returns the runs of the first leaf at or after `leaf` that has any, and the leaf after it,
+    /// or after the last of equal leaves; holes are omitted.
     pub(super) fn runs_from(&self, leaf: u64) -> Option<(Vec<Run>, u64)> {
         let next = self.leaves.range(leaf..).next().map(|(&leaf, _)| leaf);
         let uniform = self.uniform_at(leaf).map(|_| leaf);

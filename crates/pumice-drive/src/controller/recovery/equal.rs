@@ -27,7 +27,7 @@ use crate::media::{AnyMedium, CopyId};
 /// Writes batches that recovery accepted to all copies that differ. Not durable before a sync.
 ///
 /// # Errors
-/// `Medium`, `NoSpace`.
+/// `Medium` or `NoSpace`.
 pub(crate) async fn make_equal(
     medium: &dyn AnyMedium,
     segment_bytes: u32,

@@ -17,7 +17,7 @@ impl Reader<'_> {
     /// is the segment table of its checkpoint, `newest` the last batch of the newest snapshot.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(super) async fn forwards(
         &self,
         root: &Root,

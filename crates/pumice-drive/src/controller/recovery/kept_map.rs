@@ -36,7 +36,7 @@ impl KeptMap {
     /// Reads a map without its leaves.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(crate) async fn open(
         medium: &dyn AnyMedium,
         present: &Superblock,

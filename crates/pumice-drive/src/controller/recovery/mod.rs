@@ -63,7 +63,7 @@ const PROBLEMS_KEPT_MAX: usize = 1000;
 pub(crate) struct Limits {
     /// Bytes of clean leaves; others are read again.
     pub(crate) clean_bytes: usize,
-    /// Bytes of leaves that the log changed; more are refused.
+    /// Bytes of leaves that the log changed; more changes are refused.
     pub(crate) changed_bytes: usize,
 }
 
@@ -201,7 +201,7 @@ fn tails_of(root: &Root) -> [Option<Tail>; Stream::COUNT] {
 /// The subsequent log is not read; `forwards` contains the places of records that were moved.
 ///
 /// # Errors
-/// `Medium`, `Corrupt`.
+/// `Medium` or `Corrupt`.
 pub(crate) async fn restore(
     medium: &dyn AnyMedium,
     superblock: &Superblock,
@@ -230,11 +230,11 @@ pub(crate) async fn restore(
     Ok(Recovered { core, walk_end, batches: 0, problems })
 }
 
-/// Reads the disk of a snapshot: `superblock` is from [`superblock_of`], with the present size of
+/// Reads the disk of a snapshot: `superblock` is from [`superblock_of`], with the current size of
 /// the disk.
 ///
 /// # Errors
-/// `Medium`, `Corrupt`.
+/// `Medium` or `Corrupt`.
 pub(crate) async fn kept_disk(
     medium: &dyn AnyMedium,
     superblock: &Superblock,

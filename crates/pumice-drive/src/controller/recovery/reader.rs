@@ -35,8 +35,8 @@ use crate::media::AnyMedium;
 /// Maximum number of entries in the list of snapshots.
 const LISTED_MAX: usize = SNAPSHOTS_MAX + CLONES_MAX;
 
-/// A segment counts fewer live bytes than this many times its own: a record of 29 bytes or more may
-/// have 64 blocks, each of which counts as one byte.
+/// A segment counts fewer live bytes than this many times its size: a record of 29 bytes or more
+/// may have 64 blocks, each of which counts as one byte.
 const LIVE_FACTOR_MAX: u32 = 3;
 
 /// The content of a checkpoint.
@@ -57,9 +57,9 @@ pub(crate) struct Reader<'a> {
     decompressor: RefCell<Decompressor>,
     /// Records that are damaged on the medium and were restored.
     restored: RefCell<Vec<Wanted>>,
-    /// For a retained root, the present places of metadata that was moved since.
+    /// For a retained root, the current places of metadata that was moved since.
     moved: Option<Forwards>,
-    /// The present number of segments, or the number when the root was written.
+    /// The current number of segments, or the number when the root was written.
     segment_count: Cell<u32>,
 }
 
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(read)
     }
 
-    /// Returns the present place of a record, if it was moved.
+    /// Returns the current place of a record, if it was moved.
     fn moved_to(&self, wanted: Wanted) -> Option<Wanted> {
         let moved = self.moved.as_ref()?;
         let (place, generation) = moved.metadata_at(wanted.address(), wanted.place.generation)?;
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
     /// Reads the root of the newest checkpoint.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(crate) async fn root(&self, checkpoint: &CheckpointAddress) -> Result<Root> {
         self.any_root(checkpoint).await.map_err(|error| {
             let what = "the newest checkpoint cannot be read: rebuild the drive";
@@ -181,7 +181,7 @@ impl<'a> Reader<'a> {
     /// Reads the root of a checkpoint.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(crate) async fn any_root(&self, checkpoint: &CheckpointAddress) -> Result<Root> {
         let CheckpointAddress { address, record_bytes, payload_checksum } = *checkpoint;
         let wanted = Wanted { place: address, record_bytes, kind: MetaKind::Root, number: 0 };
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         let root = Root::decode(&metadata.raw)?;
         self.check_lists(&root)?;
         // The drive may have grown since: see `resize`. Since a snapshot was taken, it may have
-        // shrunk. A copy was encoded again.
+        // shrunk. A copied record was encoded again.
         let is_right = (metadata.payload_checksum == payload_checksum
             || self.moved_to(wanted).is_some())
             && (root.segment_count <= self.superblock.segment_count || self.moved.is_some())
@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
     /// Reads a record. Returns its payload, decoded.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(crate) async fn metadata(&self, wanted: Wanted) -> Result<Vec<u8>> {
         self.read(wanted).await.map(|metadata| metadata.raw)
     }
@@ -245,7 +245,7 @@ impl<'a> Reader<'a> {
     /// Reads one piece of a list that a root names.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(crate) async fn piece(
         &self,
         place: MetadataAddress,
@@ -265,8 +265,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Checkpoint> {
         let bad_segments = &self.superblock.bad_segments;
         let mut space = Space::with_bad(self.segment_count(), bad_segments)?;
-        // Segments opened after the checkpoint was begun are not in the table, but contain its
-        // pieces.
+        // Segments opened after the checkpoint began are not in the table, but contain its pieces.
         for &OpenedSegment { segment, generation, stream } in &root.opened_segments {
             space.occupy(segment, stream, generation)?;
         }
@@ -390,7 +389,7 @@ impl<'a> Reader<'a> {
     /// Reads a leaf.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(crate) async fn leaf(&self, leaf: u64, from: LeafPlace) -> Result<Leaf> {
         let wanted = Wanted::at(from.place, from.generation, MetaKind::Leaf, leaf);
         let metadata = self.read(wanted).await?;

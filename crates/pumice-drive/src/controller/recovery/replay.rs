@@ -47,7 +47,7 @@ impl<'a> Replay<'a> {
     /// Applies a batch.
     ///
     /// # Errors
-    /// Those of [`super::recover`].
+    /// The errors of [`super::recover`].
     pub(super) async fn apply(&mut self, batch: &Batch<'_>) -> Result<()> {
         if let Some(header) = &batch.enters {
             self.enter(header.stream, header.segment, header.generation).await?;
@@ -174,7 +174,7 @@ impl<'a> Replay<'a> {
     /// Continues a stream in a segment.
     ///
     /// # Errors
-    /// Those of [`super::recover`].
+    /// The errors of [`super::recover`].
     pub(super) async fn enter(
         &mut self,
         stream: Stream,

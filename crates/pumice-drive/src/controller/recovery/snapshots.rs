@@ -22,7 +22,7 @@ impl Reader<'_> {
     /// they name. `space` is the segment table of its checkpoint.
     ///
     /// # Errors
-    /// `Medium`, `Corrupt`.
+    /// `Medium` or `Corrupt`.
     pub(super) async fn snapshots(
         &self,
         newest: &CheckpointAddress,
@@ -120,10 +120,10 @@ impl Reader<'_> {
         Ok(if entry.is_bookmark { of_map(&set, place, space) } else { set })
     }
 
-    /// Returns the entry of the snapshot with a name; see [`Reader::snapshot_like`].
+    /// Returns the entry of the snapshot with a given name; see [`Reader::snapshot_like`].
     ///
     /// # Errors
-    /// `NotFound`, `Medium`, `Corrupt`.
+    /// `NotFound`, `Medium` or `Corrupt`.
     pub(crate) async fn find_snapshot(&self, name: &str) -> Result<(Snapshot, Forwards)> {
         self.snapshot_like(name, |entry| entry.name == name).await
     }
@@ -132,7 +132,7 @@ impl Reader<'_> {
     /// it. `name` is the name to report if there is none.
     ///
     /// # Errors
-    /// `NotFound`, `Medium`, `Corrupt`.
+    /// `NotFound`, `Medium` or `Corrupt`.
     pub(crate) async fn snapshot_like(
         &self,
         name: &str,

@@ -25,7 +25,7 @@ use crate::base::units::len_usize;
 use crate::base::{SegmentId, SeqNo};
 use crate::format::Stream;
 
-/// Segments among which a victim is chosen: examining them takes about a millisecond.
+/// Number of segments among which a victim is chosen: examining them takes about a millisecond.
 const PART_SEGMENTS: usize = 1 << 16;
 
 /// The limits within which garbage collection may choose.
@@ -118,7 +118,7 @@ impl Space {
         })
     }
 
-    /// Returns whether a segment has nothing to move, or may not be emptied.
+    /// Returns whether a segment has nothing to move, or must not be emptied.
     pub(super) fn is_no_victim(&self, segment: &Segment) -> bool {
         match segment.retained.count {
             0 => segment.live_bytes == 0,
@@ -182,7 +182,7 @@ impl Segment {
     }
 
     /// Returns the bytes gained by emptying it if its moved content occupies `moved_bytes`. A
-    /// remainder into which no frame fits is no gain: moving leaves an equal one elsewhere.
+    /// remainder into which no frame fits is not a gain: moving leaves an equal one elsewhere.
     fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
         let is_retained = self.retained.count > 0;
         if self.state != State::Sealed || self.stuck || is_retained && self.is_retained_whole() {
@@ -191,8 +191,8 @@ impl Segment {
         if self.live_bytes == 0 && !is_retained {
             return segment_bytes;
         }
-        // Moving metadata means writing it again with the next checkpoint; most of it dies before
-        // then anyway.
+        // Moving metadata means writing it again with the next checkpoint, and most of it dies
+        // before then anyway.
         if self.stream == Stream::Meta && self.live_bytes >= segment_bytes / 4 {
             return 0;
         }

@@ -135,7 +135,7 @@ impl Space {
         !self.held.is_empty()
     }
 
-    /// Returns whether a segment from this one on is warm or held.
+    /// Returns whether a segment from this one onwards is warm or held.
     pub(crate) fn is_kept_from(&self, first: u32) -> bool {
         self.warm.iter().chain(&self.held).any(|segment| segment.0 >= first)
     }

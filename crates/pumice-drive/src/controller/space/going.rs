@@ -1,11 +1,11 @@
 //! Segments that must be emptied: segments beyond the end of a table that becomes shorter, and uses
-//! of segments that were begun under a key that is replaced.
+//! of segments that were started under a key that is replaced.
 
 use super::{Segment, Space, State};
 use crate::base::SegmentId;
 
 impl Space {
-    /// Causes every use of a segment with a lower generation to be emptied; 0 for none.
+    /// Causes every use of a segment with a lower generation to be emptied; 0 selects none.
     pub(crate) fn expire(&mut self, generation: u64) {
         assert!(self.expired == 0 || generation == 0, "one key is replaced at a time");
         self.expired = generation;

@@ -82,7 +82,8 @@ struct Segment {
     /// the end of the segment into which the next record did not fit and, for moved data, the bytes
     /// of batches that are not records.
     unused_bytes: u32,
-    /// Record bytes that were live when they were appended, as far as this process counted.
+    /// Record bytes that were live when they were appended, as far as this process has counted
+    /// them.
     filled_bytes: u32,
     /// Bytes that moving all of these would require in addition: dead blocks that frames carry
     /// along because they are smaller whole than in parts, and the sources that a moved frame
@@ -136,7 +137,7 @@ struct Stuck {
 #[derive(Debug)]
 pub(crate) struct Space {
     segments: Vec<Segment>,
-    /// Segments from this one on are not allocated: the capacity is changing.
+    /// Segments from this one onwards are not allocated: the capacity is changing.
     end: u32,
     /// Uses of segments with a lower generation must end, because their key will be removed; 0 if
     /// there are none.
@@ -199,7 +200,7 @@ impl Space {
     /// Creates a table in which some segments are bad: they are never allocated.
     ///
     /// # Errors
-    /// Those of [`Space::new`].
+    /// The errors of [`Space::new`].
     pub(crate) fn with_bad(segment_count: u32, bad: &[SegmentId]) -> Result<Self> {
         let mut space = Self::new(segment_count)?;
         for &segment in bad {
@@ -254,19 +255,18 @@ impl Space {
         self.check_invariants();
     }
 
-    /// Returns the segment from which on none is allocated.
+    /// Returns the exclusive end of the segments that may be allocated.
     pub(crate) fn end(&self) -> u32 {
         self.end
     }
 
-    /// Returns the number of segments in use from `first` on.
+    /// Returns the number of segments in use from `first` onwards.
     pub(crate) fn used_from(&self, first: u32) -> u32 {
         let from = self.segments.iter().skip(first as usize);
         from.map(|segment| u32::from(segment.state != State::Free)).sum()
     }
 
-    /// Returns the lowest end, but no lower than `end`, that leaves `free_count` free segments
-    /// below it.
+    /// Returns the lowest end, at least `end`, that leaves `free_count` free segments below it.
     pub(crate) fn lowest_end(&self, end: u32, free_count: u32) -> u32 {
         assert!(end <= self.segment_count(), "the end that is wanted lies within the table");
         let mut found = 0;
@@ -279,7 +279,7 @@ impl Space {
         self.segment_count()
     }
 
-    /// Removes the segments from `segment_count` on.
+    /// Removes the segments from `segment_count` onwards.
     ///
     /// # Panics
     /// If one of them is not free.
@@ -317,7 +317,7 @@ impl Space {
         self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
     }
 
-    /// Returns the present use of a segment.
+    /// Returns the current use of a segment.
     pub(crate) fn use_of(&self, segment: SegmentId) -> SegmentUse {
         SegmentUse { segment, generation: self.generation(segment) }
     }
@@ -370,8 +370,8 @@ impl Space {
     /// Restores a segment from a checkpoint.
     ///
     /// # Errors
-    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun, when
-    /// it was free.
+    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint began, when it
+    /// was free.
     pub(crate) fn restore(
         &mut self,
         segment: SegmentId,

@@ -1,8 +1,8 @@
 //! Segments that snapshots need, and the needed bytes of each.
 //!
-//! Nothing of a snapshot counts as live. Each segment with something of a snapshot counts the
-//! snapshots that need it; while the count is above zero the segment is not empty, so nothing in it
-//! is discarded or written again.
+//! Nothing of a snapshot counts as live. Each segment with frames or metadata of a snapshot counts
+//! the snapshots that need it; while the count is above zero the segment is not empty, so nothing
+//! in it is discarded or overwritten.
 //!
 //! ```text
 //! records of a segment:  | retained | retained and live | live, younger than snapshots | dead |
@@ -103,13 +103,13 @@ impl RetainedSums {
 }
 
 impl Segment {
-    /// Returns whether a snapshot needs all of it, as far as is known.
+    /// Returns whether a snapshot needs all of it, as far as known.
     pub(super) fn is_retained_whole(&self) -> bool {
         self.stream == Stream::Meta || self.retained.bytes == UNKNOWN
     }
 
-    /// Returns the bytes of records that the disk or a snapshot needs, as far as is known; not for
-    /// a segment that is retained as a whole.
+    /// Returns the bytes of records that the disk or a snapshot needs, as far as known; not for a
+    /// segment that is retained as a whole.
     pub(super) fn needed_bytes(&self) -> u64 {
         let uncovered = self.filled_bytes.saturating_sub(self.retained.covered_bytes);
         u64::from(self.retained.bytes) + u64::from(self.live_bytes.min(uncovered))
@@ -130,7 +130,7 @@ impl Space {
     }
 
     /// Protects a segment for one more snapshot, which names nothing in it so far. Returns whether
-    /// the segment is in use; a snapshot that needs a free one is damaged.
+    /// the segment is in use; a snapshot that needs a free segment is damaged.
     pub(crate) fn retain(&mut self, segment: SegmentId) -> bool {
         if self.is_free(segment) {
             return false;
@@ -277,7 +277,7 @@ impl Space {
         (whole + self.sums.needed_bytes).saturating_sub(self.sums.live_bytes)
     }
 
-    /// Returns the bytes of frames that snapshots retain and that are not live, as far as is known.
+    /// Returns the bytes of frames that snapshots retain and that are not live, as far as known.
     pub(crate) fn retained_dead_frame_bytes(&self) -> u64 {
         let is_known = |entry: &&Segment| entry.retained.count > 0 && !entry.is_retained_whole();
         let dead = |entry: &Segment| entry.needed_bytes().saturating_sub(entry.live_bytes.into());

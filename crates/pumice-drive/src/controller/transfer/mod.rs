@@ -37,7 +37,7 @@ pub use send::{SendStream, Sent, View};
 const SEGMENT: SegmentId = SegmentId(0);
 const OFFSET: u32 = 4096;
 
-/// Returns the place of a record whose first byte is `at` in the batch with a number.
+/// Returns the place of a record whose first byte is at `at` in the batch with a given number.
 fn address(seq: u64, at: usize) -> RecordAddress {
     debug_assert!(at >= BATCH_HEADER_BYTES, "records follow the header");
     let offset = OFFSET + len_u32(at);

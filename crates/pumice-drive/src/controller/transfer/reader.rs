@@ -93,7 +93,7 @@ impl TransferReader {
     /// disk, and on it.
     ///
     /// # Errors
-    /// Those of [`TransferReader::check`].
+    /// The errors of [`TransferReader::check`].
     pub(super) fn take<'a>(&mut self, batch: &'a [u8]) -> Result<Batch<'a>> {
         let at = self.media_bytes;
         self.take_at(batch).map_err(|error| error.at_offset(at))

@@ -167,8 +167,8 @@ impl<'a> Receive<'a> {
     ///
     /// # Errors
     /// `Corrupt` if the transfer is damaged: nothing of the batch was applied or, if a frame does
-    /// not decode, only the records before it. Otherwise those of [`Drive::write`]. `InvalidInput`
-    /// after a batch that was not applied as a whole.
+    /// not decode, only the records before it. Otherwise the errors of [`Drive::write`].
+    /// `InvalidInput` after a batch that was not applied as a whole.
     pub async fn apply(&mut self, batch: &[u8]) -> Result<bool> {
         let what = "the transfer has failed: its next batch would leave a gap";
         ensure(!self.has_failed, ErrorKind::InvalidInput, what)?;
@@ -229,7 +229,7 @@ impl<'a> Receive<'a> {
     /// first batch there is nothing to record.
     ///
     /// # Errors
-    /// `Poisoned`, `Medium`, `NoSpace`.
+    /// `Poisoned`, `Medium` or `NoSpace`.
     pub async fn note(&mut self) -> Result<()> {
         self.drive.flush().await?;
         // A transfer that is sent again may have begun before the recorded offset.
@@ -244,7 +244,7 @@ impl<'a> Receive<'a> {
     /// durable, and the disk is whole.
     ///
     /// # Errors
-    /// `InvalidInput` before the end of the transfer; those of [`Drive::create_snapshot`].
+    /// `InvalidInput` before the end of the transfer; the errors of [`Drive::create_snapshot`].
     pub async fn end(self) -> Result<SnapshotInfo> {
         let is_whole = self.reader.has_ended() && !self.has_failed;
         ensure(is_whole, ErrorKind::InvalidInput, "the transfer has not ended")?;

@@ -65,9 +65,9 @@ pub struct SendStream<'a> {
 
 impl<'a> SendStream<'a> {
     /// Begins to send a snapshot, without the data that `base`, an earlier snapshot of the same
-    /// drive, already has, from byte `start` of the disk on. The base may be a bookmark, in which
-    /// case the receiver has the snapshot. The data that a clone reads from its origin, which must
-    /// be open, is also sent: the received drive is not a clone.
+    /// drive, already has, starting at byte `start` of the disk. The base may be a bookmark, in
+    /// which case the receiver has the snapshot. The data that a clone reads from its origin, which
+    /// must be open, is also sent: the received drive is not a clone.
     ///
     /// # Errors
     /// `InvalidInput` if the base is not an earlier snapshot of the drive, or the start is not a

@@ -33,8 +33,8 @@ use crate::codec::Encoding;
 use crate::crypt::Cipher;
 use crate::format::{Record, RecordAddress, SEALED, check_payload};
 
-/// Bytes of records that are read together: a few of the longest media reads, so that frames that
-/// were written together are read together.
+/// Bytes of records that are read together: a few of the longest media reads, so that most frames
+/// that were written together are also read together.
 const WINDOW_BYTES: usize = 4 << 20;
 
 /// Maximum number of parts of a window.
@@ -48,7 +48,7 @@ const WINDOWS_AHEAD: usize = 3;
 /// Buffers of windows, for reuse by later windows.
 pub(super) type Spare = Rc<RefCell<Vec<Vec<u8>>>>;
 
-/// The windows of a transfer. After an error there are no more.
+/// The windows of a transfer. After an error there are none.
 pub(super) type Windows<'a> = Peekable<Pin<Box<dyn Stream<Item = Result<Window>> + 'a>>>;
 
 /// Parts that are read together.
@@ -161,7 +161,7 @@ impl Window {
             part.at = end;
             end += place.record_bytes as usize;
         }
-        // A part that cannot be read retains its old bytes, which are no record of this place.
+        // A part that cannot be read retains its old bytes, which are not a record of this place.
         bytes.resize(end, 0);
         let places: Vec<FramePlace> = order.iter().map(|(place, _)| *place).collect();
         let (mut places_left, mut rest) = (places.as_slice(), bytes.as_mut_slice());

@@ -32,8 +32,8 @@ const HEADROOM_SEGMENTS_MAX: u64 = 3;
 /// gained: with 118 segments, 95 % in use, a headroom of three doubles the moved bytes.
 const HEADROOM_DIVISOR: u64 = 8;
 
-/// A segment whose dead bytes are less than this part of it is no victim: the gain is too small to
-/// justify the wear of moving the rest.
+/// A segment is not a victim if its dead bytes are less than this part of it: the gain is too small
+/// to justify the wear of moving the rest.
 const GAIN_DIVISOR: u32 = 50;
 
 /// A victim that promises this part of a segment is sure to gain something, whatever its content: a
@@ -59,7 +59,7 @@ const SPARE_SEGMENTS_MIN: u64 = 4;
 /// any case.
 const SHARE_DIVISOR_MAX: u64 = 4;
 
-/// Emptied segments that may wait for another one before they are freed together.
+/// Maximum number of emptied segments that wait for another one before they are freed together.
 const EMPTIED_WAITING_MAX: usize = 1;
 
 /// Bytes that the host may write before the first gain, and the most credit that it can accumulate
@@ -189,7 +189,7 @@ impl Core {
         !is_exhausted || self.checkpoints.is_running()
     }
 
-    /// Returns whether so few segments are free that garbage collection should run.
+    /// Returns whether the number of free segments is so low that garbage collection should run.
     pub(crate) fn is_short_of_segments(&self) -> bool {
         let is_short = self.reclaim.collector.is_compacting || self.has_few_segments();
         is_short || self.space.free_count() < self.snapshots.wanted_segments()
@@ -260,13 +260,13 @@ impl Core {
         may_wait && has_spare && is_ordinary && self.next_victim().is_some()
     }
 
-    /// Returns whether a checkpoint would make segments free, and no better way to free any exists.
+    /// Returns whether a checkpoint would free segments, and nothing better can be done.
     pub(crate) fn needs_checkpoint_to_free(&self, victim: Option<SegmentId>) -> bool {
         let has_empty = || self.space.has_empty_after(self.checkpoints.checkpointed());
         if victim.is_none() { has_empty() } else { self.needs_checkpoint_now() }
     }
 
-    /// Returns whether a checkpoint would make segments free, and something waits for them.
+    /// Returns whether a checkpoint would free segments for which something waits.
     pub(crate) fn needs_checkpoint_now(&self) -> bool {
         let is_last_chance = self.space.free_count() <= self.reserved_segments(Purpose::Data) + 1;
         (is_last_chance || self.has_emptied_enough())

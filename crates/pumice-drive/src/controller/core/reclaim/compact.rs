@@ -12,10 +12,10 @@
 //!
 //! **Termination.** A segment is emptied only if that frees a fair part of it. A job ends when
 //! several consecutive segments freed less than they promised, or when the number of emptied
-//! segments equals the number in use at its start: an active host would always leave another. The
-//! next job begins only once the excess has grown, or the live data has shrunk, by a segment, which
-//! requires changes by the host. A drive that is not in use therefore comes to rest, whatever its
-//! content.
+//! segments equals the number in use at its start, since an active host would always leave another.
+//! The next job begins only once the excess has grown, or the live data has shrunk, by a segment,
+//! which requires changes by the host. A drive that is not in use therefore comes to rest, whatever
+//! its content.
 //!
 //! `maintenance::gc` does the work; `maintenance::compact` requests it.
 
@@ -25,7 +25,7 @@ use super::Reclaim;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::Stream;
 
-/// Ticks without a change by the host after which it counts as quiet.
+/// Ticks without a change by the host after which the host counts as quiet.
 const QUIET_TICKS: u32 = 3;
 
 /// Ticks without a request by the host after which buffers are released.
@@ -39,7 +39,7 @@ const BUSY_TICKS: u32 = 25;
 const SLACK_BYTES: u64 = 4 << 20;
 const DEAD_TAIL_BYTES: u32 = 1 << 20;
 
-/// The least part of a segment that emptying it must free.
+/// Minimum part of a segment that emptying it must free.
 const GAIN_DIVISOR: u32 = 50;
 
 /// Number of consecutive segments that freed less than half of the promised bytes, after which a
@@ -63,9 +63,10 @@ pub(crate) struct GivesBack {
 /// A task for garbage collection in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CompactionJob {
-    /// The excess at which it ends, in percent of live bytes.
+    /// The excess at which the job ends, in percent of live bytes.
     percent: u32,
-    /// [`Counters::host_changes`] at its start, if it ends when the host changes something.
+    /// [`Counters::host_changes`] at the start of the job, if it ends when the host changes
+    /// something.
     until_changes: Option<u64>,
     /// Consecutive segments that gained too little.
     fruitless: u32,
@@ -79,7 +80,7 @@ impl CompactionJob {
         Self { percent, until_changes, fruitless: 0, left }
     }
 
-    /// Returns the dead bytes that justify emptying a segment on a job.
+    /// Returns the dead bytes that justify emptying a segment for a job.
     fn gain_bytes_min(&self, segment_bytes: u32) -> u32 {
         // If the excess is too large, the segment with the most dead bytes exceeds this limit.
         let part = u64::from(segment_bytes) * u64::from(self.percent);
@@ -105,7 +106,7 @@ pub(crate) struct Compaction {
     /// Whether empty segments should be freed, with a checkpoint if necessary.
     frees: bool,
     job: Option<CompactionJob>,
-    /// Whether a compaction begun by [`Core::begin_compaction`] has not been ended.
+    /// Whether a compaction started by [`Core::begin_compaction`] has not ended.
     is_asked: bool,
     /// Whether the segment being emptied was chosen for a job.
     is_emptying: bool,
@@ -148,13 +149,13 @@ impl Compaction {
 }
 
 impl Reclaim {
-    /// Ends a compaction begun by [`Core::begin_compaction`], complete or not.
+    /// Ends a compaction started by [`Core::begin_compaction`], complete or not.
     pub(crate) fn end_compaction(&mut self) {
         self.compaction.is_asked = false;
         self.compaction.job.take_if(|job| job.until_changes.is_none());
     }
 
-    /// Returns whether a compaction begun by [`Core::begin_compaction`] has not been ended.
+    /// Returns whether a compaction started by [`Core::begin_compaction`] has not ended.
     pub(crate) fn is_being_compacted(&self) -> bool {
         self.compaction.is_asked
     }
@@ -303,7 +304,7 @@ impl Core {
         has_space && self.space.free_count() > self.reserved_segments(Purpose::Data) + 1
     }
 
-    /// Returns the segment to empty next on a job.
+    /// Returns the segment to empty next for a job.
     pub(super) fn compaction_victim(&self) -> Option<SegmentId> {
         let job = self.job()?;
         if self.occupied().is_within(job.percent) || !self.has_room_to_compact() {
@@ -314,7 +315,7 @@ impl Core {
         self.space.emptiest(now, segment_bytes, job.gain_bytes_min(segment_bytes))
     }
 
-    /// Returns whether a checkpoint should free the segments emptied on a job.
+    /// Returns whether a checkpoint should free the segments emptied for a job.
     pub(super) fn has_emptied_enough(&self) -> bool {
         self.job().is_some() && self.space.empty_count() >= WAITING_SEGMENTS_MAX
     }

@@ -17,10 +17,10 @@ use crate::format::{RECORD_HEADER_BYTES, Stream};
 
 use super::super::super::log::Fit;
 
-/// The least distance below a threshold, in percent of the capacity, that re-arms it.
+/// Minimum distance below a threshold, in percent of the capacity, that re-arms it.
 const REARM_POINTS: f64 = 2.0;
 
-/// The largest share in use, in percent, while every write is accepted.
+/// Maximum share in use, in percent, while every write is accepted.
 const ACCEPTING_PERCENT_MAX: f64 = 99.9;
 
 /// The events about space that were logged.
@@ -87,7 +87,7 @@ impl Core {
         let owed = u64::from(reserved.saturating_sub(free)) * segment_bytes;
         let available = (above + rest + gainable).saturating_sub(owed);
         let segments = self.space.usable_count().saturating_sub(reserved);
-        // Other streams fill their present segments before they need new ones.
+        // Other streams fill their current segments before they need new ones.
         let usable = (u64::from(segments) * segment_bytes)
             .saturating_sub(self.unfilled(Stream::Moved) + self.unfilled(Stream::Meta));
         let used = usable.saturating_sub(available) as f64 * 100.0 / usable.max(1) as f64;

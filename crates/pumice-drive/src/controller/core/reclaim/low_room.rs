@@ -40,7 +40,7 @@ pub(crate) struct LowRoom {
     /// Bytes that are left; `None` if they cannot run out.
     left_bytes: Option<u64>,
     is_low: bool,
-    /// Open segments to check, which may have bytes without space.
+    /// Open segments to check, which may have bytes without allocated space.
     open: Vec<SegmentId>,
     /// Open segments whose bytes found no space left. A kept segment is given up for each.
     short: Vec<SegmentId>,
@@ -184,7 +184,7 @@ impl Core {
         self.reclaim.room.is_low && may_be && is_wanted()
     }
 
-    /// Returns the next work on a segment while room is low.
+    /// Returns the next operation on a segment while room is low.
     pub(super) fn low_room_work(&self) -> Option<FreeWork> {
         let end = self.space.end();
         let warm = self.space.warm();

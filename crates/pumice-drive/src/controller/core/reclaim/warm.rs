@@ -46,10 +46,11 @@ const OFTEN_BYTES_MIN: u64 = 512;
 
 /// A segment is zeroed once this part of its size was flushed in addition to the bytes zeroed
 /// before the last zeroed segment. The next segment thus becomes warm while the host fills the
-/// present one, and for a host with short bursts, zeroes never exceed the log by two segments.
+/// current one, and for a host with short bursts, zeroes never exceed the log by two segments.
 const ZEROED_AFTER: u64 = 8;
 
-/// A cold segment is left for a warm one if more than this part of it is unused.
+/// The host's stream leaves a cold segment for a warm one if more than this part of the cold one is
+/// unused.
 const LEFT_BEFORE: u32 = 8;
 
 /// Seconds without frequent flushes after which warm segments are discarded.
@@ -70,9 +71,9 @@ pub(crate) struct Warming {
     quiet_ticks: Option<u32>,
     /// Media bytes written in seconds in which the host flushed often.
     flushed_bytes: u64,
-    /// Bytes of segments whose zeroing was begun: never much more than `flushed_bytes`.
+    /// Bytes of segments whose zeroing was started: never much more than `flushed_bytes`.
     zeroed_bytes: u64,
-    /// Whether the present segment of the host's stream was warm. Unknown after an opening.
+    /// Whether the current segment of the host's stream was warm. Unknown after an opening.
     is_tail_warm: bool,
     /// Whether the host has left a segment since it began to flush often.
     has_left: bool,
@@ -195,7 +196,7 @@ impl Core {
         self.wake(Wakes::WARMER);
     }
 
-    /// Returns the next work on a segment, if any, and holds the segment if it is free.
+    /// Returns the next operation on a segment, if any, and holds the segment if it is free.
     pub(crate) fn begin_free_work(&mut self) -> Option<FreeWork> {
         let work = self.next_free_work()?;
         match work {
@@ -252,7 +253,7 @@ impl Core {
     /// the caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
-    /// Those of [`Core::leave_segment`].
+    /// The errors of [`Core::leave_segment`].
     pub(crate) fn leave_cold_segment(&mut self) -> Result<bool> {
         let has_left = self.leave_segment(Stream::Host)?;
         self.reclaim.warming.has_left |= has_left;

@@ -53,7 +53,7 @@ pub(crate) enum CheckpointAction {
     RollBack(Box<KeptDisk>, Condition),
 }
 
-/// A change of the list of snapshots, each named by its last batch.
+/// A change of the list of snapshots. Each snapshot is named by its last batch.
 pub(crate) enum Edit {
     /// Delete these snapshots.
     Delete(Vec<SeqNo>),
@@ -126,7 +126,7 @@ impl Core {
     /// Begins to create a snapshot. The capacity does not change until [`Core::end_snapshot`].
     ///
     /// # Errors
-    /// `AlreadyExists`, `NoSpace`, `Busy`, `ReadOnly`, `Poisoned`.
+    /// `AlreadyExists`, `NoSpace`, `Busy`, `ReadOnly` or `Poisoned`.
     pub(crate) fn begin_snapshot(&mut self, name: &str) -> Result<()> {
         self.check_writable(0, 0)?;
         self.snapshots.check_new(&self.space, name)?;
@@ -139,7 +139,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the creation begun by [`Core::begin_snapshot`].
+    /// Ends the creation started by [`Core::begin_snapshot`].
     pub(crate) fn end_snapshot(&mut self) {
         let left = self.snapshots.creating.checked_sub(1);
         self.snapshots.creating = left.expect("a snapshot that was begun ends once");
@@ -154,13 +154,13 @@ impl Core {
     /// it.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`.
+    /// `NoSpace` or `Poisoned`.
     pub(crate) fn room_for_snapshot(&mut self) -> Result<Option<()>> {
         // In these cases waiting would not help.
         self.check_writable(0, 0)?;
         self.log.check_medium_full()?;
         let needed = self.segments_for_snapshot();
-        // The host leaves this number free until the snapshot is begun.
+        // The host leaves this number free until the snapshot has begun.
         self.snapshots.wanted_segments = needed;
         if self.space.free_count() >= needed {
             return Ok(Some(()));
@@ -181,7 +181,7 @@ impl Core {
     }
 
     /// Begins to read a snapshot or a bookmark: until [`Core::end_view`] it is not deleted, and
-    /// nothing that it needs is moved. Returns its entry and the present places of frames that were
+    /// nothing that it needs is moved. Returns its entry and the current places of frames that were
     /// moved before, or `None` if there is no such snapshot.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl Core {
         Ok(Some((entry, forwards)))
     }
 
-    /// Ends a view, begun by [`Core::begin_view`], of the snapshot with this last batch.
+    /// Ends a view, started by [`Core::begin_view`], of the snapshot with this last batch.
     pub(crate) fn end_view(&mut self, watermark: SeqNo) {
         let mut all = self.snapshots.kept.iter_mut();
         let kept = all.find(|kept| kept.entry.watermark == watermark);
@@ -244,7 +244,7 @@ impl Core {
     /// Returns the list of snapshots after a change.
     ///
     /// # Errors
-    /// Those of [`Core::check_action`].
+    /// The errors of [`Core::check_action`].
     fn edited(&self, edit: &Edit) -> Result<Vec<Snapshot>> {
         let mut list = self.snapshots.list();
         match edit {
@@ -441,7 +441,7 @@ impl Core {
         self.snapshots.fix(&mut self.space);
     }
 
-    /// Suspends the host's changes until the snapshot `of` is begun, or until
+    /// Suspends the host's changes until the snapshot `of` has begun, or until
     /// [`Core::resume_changes`].
     pub(crate) fn suspend_changes(&mut self, of: Uuid) {
         self.snapshots.suspended_for.push(of);
@@ -488,7 +488,7 @@ impl Snapshots {
     /// Checks that a snapshot with a given name can be added.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NoSpace`.
+    /// `AlreadyExists` or `NoSpace`.
     fn check_new(&self, space: &Space, name: &str) -> Result<()> {
         if self.find(name).is_some() {
             let what = format!("a snapshot named {name} exists already");
@@ -533,7 +533,7 @@ impl Snapshots {
         Err(Error::new(ErrorKind::Busy, what).with_remedy(Remedy::Forget))
     }
 
-    /// Checks that snapshots allow the segments from `end` on to be emptied.
+    /// Checks that snapshots allow the segments from `end` onwards to be emptied.
     ///
     /// # Errors
     /// `Busy` while a snapshot is taken; `InvalidInput`, with the remedy.

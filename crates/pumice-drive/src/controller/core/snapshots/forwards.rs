@@ -1,4 +1,4 @@
-//! The present places of frames that snapshots name and garbage collection has moved.
+//! The current places of frames that snapshots name and garbage collection has moved.
 //!
 //! ```text
 //! map of a snapshot: segment 5, offset 8192 --(its use of segment 5)--> table of that use
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! When a copy is copied again, the entries that lead to it are updated: each entry names the
-//! present place of its frame, and never a past use of a segment.
+//! current place of its frame, and never a past use of a segment.
 //!
 //! The same tables lead to records of the maps and lists of snapshots. These records are moved out
 //! of segments that are removed when the capacity shrinks.
@@ -129,7 +129,7 @@ pub(crate) struct PendingPiece {
 #[derive(Clone, Debug)]
 struct Running {
     written: BTreeMap<SegmentUse, Vec<MetadataAddress>>,
-    /// The pieces of tables that existed when it began and that it does not write.
+    /// The pieces of tables that existed at its beginning and that it does not write.
     clean: Vec<MetadataAddress>,
     superseded: Vec<MetadataAddress>,
 }
@@ -160,7 +160,7 @@ pub(crate) struct Forwards {
 }
 
 impl Forwards {
-    /// Restores the tables of a checkpoint from their pieces. `generation_of` returns the present
+    /// Restores the tables of a checkpoint from their pieces. `generation_of` returns the current
     /// generation of a segment, which for the segment of a needed copy is the copy's.
     ///
     /// # Errors
@@ -243,7 +243,7 @@ impl Forwards {
         forwards
     }
 
-    /// Returns the present place of a frame that a map names in `generation` of its segment, and
+    /// Returns the current place of a frame that a map names in `generation` of its segment, and
     /// the generation there. Returns the arguments if the frame was not moved.
     pub(crate) fn resolve(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
         // Copying a copy again updates the entries that lead to it: no entry leads to another.
@@ -277,7 +277,7 @@ impl Forwards {
         }
     }
 
-    /// Returns the present place of a record of metadata that a root or a map of a snapshot names
+    /// Returns the current place of a record of metadata that a root or a map of a snapshot names
     /// at a place in `generation` of its segment, and the generation there, if the record was
     /// moved.
     pub(crate) fn metadata_at(
@@ -314,7 +314,8 @@ impl Forwards {
         self.tables.range(of(0)..=of(u64::MAX))
     }
 
-    /// Returns the uses of segments with copies that a snapshot needs, with repetitions.
+    /// Returns the uses of segments with copies that a snapshot needs. A use may occur more than
+    /// once.
     pub(crate) fn needed_by(&self, entry: &Snapshot) -> impl Iterator<Item = SegmentUse> {
         self.copies().filter(|copied| copied.is_needed_by(entry)).map(|copied| copied.to)
     }
@@ -450,14 +451,15 @@ impl Forwards {
         self.superseded.iter().copied().chain(running)
     }
 
-    /// Makes the next checkpoint rewrite the tables that have a piece for which `is_there` is true.
+    /// Makes the next checkpoint rewrite the tables that have a piece for which `is_there` returns
+    /// true.
     pub(crate) fn touch(&mut self, is_there: impl Fn(&MetadataAddress) -> bool) {
         for table in self.tables.values_mut() {
             table.is_dirty |= table.pieces.iter().any(&is_there);
         }
     }
 
-    /// Begins a checkpoint: returns the pieces of the present tables that it must write.
+    /// Begins a checkpoint: returns the pieces of the current tables that it must write.
     pub(crate) fn begin_checkpoint(&mut self) -> Vec<PendingPiece> {
         assert!(self.running.is_none(), "a checkpoint is running already");
         let mut pending = Vec::new();

@@ -28,7 +28,7 @@ pub(crate) use segment_set::SegmentSet;
 const FORWARD_BYTES_MIN: usize = 64 << 20;
 
 /// Share of a segment by which the tables may grow before garbage collection leaves retained
-/// segments alone until a checkpoint has written the tables.
+/// segments as they are until a checkpoint has written the tables.
 const DIRTY_DIVISOR: u32 = 4;
 
 /// Maximum number of bytes of bitmaps that a drive stores in memory: 1,024 snapshots up to 16 TiB
@@ -73,7 +73,7 @@ impl Kept {
     }
 
     /// Returns the bytes that only this snapshot retains, which its deletion would free, and the
-    /// bytes that it may share with others.
+    /// bytes that it may share with other snapshots.
     pub(crate) fn bytes_retained(&self, space: &Space, segment_bytes: u32) -> [u64; 2] {
         let (mut alone, mut shared) = (0, 0);
         for segment in self.retained.iter() {
@@ -104,16 +104,16 @@ pub(crate) struct Snapshots {
     /// The snapshots, oldest first.
     kept: Vec<Kept>,
     change: Option<Change>,
-    /// Number of checkpoints begun since the opening to create snapshots.
+    /// Number of checkpoints started since the opening to create snapshots.
     begun: u64,
     /// Number of snapshots being created, from the first check of whether that is possible.
     creating: u32,
-    /// Number of free segments that a new snapshot needs, which the host leaves free until it is
+    /// Number of free segments that a new snapshot needs, which the host leaves free until it has
     /// begun; 0 if none.
     wanted_segments: u32,
     /// Whether that number of free segments cannot be gained.
     lacks_segments: bool,
-    /// Identities of the coming snapshots for which the host's changes are suspended.
+    /// Identities of the snapshots to be taken for which the host's changes are suspended.
     suspended_for: Vec<Uuid>,
     /// Whether the host needs the space of a snapshot that yields.
     must_yield: bool,
@@ -189,7 +189,7 @@ impl Snapshots {
         self.wanted_segments
     }
 
-    /// Returns the number of checkpoints begun since the opening to create snapshots.
+    /// Returns the number of checkpoints started since the opening to create snapshots.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
     }
@@ -237,7 +237,7 @@ impl Snapshots {
         self.change.as_ref().map_or_else(|| self.list(), |change| change.list.clone())
     }
 
-    /// Drops the entries that no snapshot needs from the tables of moved frames.
+    /// Removes the entries that no snapshot needs from the tables of moved frames.
     fn prune_forwards(&mut self) {
         let kept = &self.kept;
         let names = |segment, watermark| {

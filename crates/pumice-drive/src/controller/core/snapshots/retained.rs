@@ -29,7 +29,7 @@ use crate::format::{MetadataAddress, Snapshot};
 /// The emptying of a retained segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Emptying {
-    /// The segment and its present use.
+    /// The segment and its current use.
     pub(crate) of: SegmentUse,
     /// Snapshots whose maps name frames in it, oldest first.
     pub(crate) users: Vec<Snapshot>,
@@ -39,7 +39,7 @@ pub(crate) struct Emptying {
 
 /// A frame of a retained segment, to be copied whole.
 pub(crate) struct RetainedMove<'a> {
-    /// Its present place.
+    /// Its current place.
     pub(crate) from: FramePlace,
     /// Its live blocks when it was encoded.
     pub(crate) pieces: &'a [LivePiece],
@@ -183,7 +183,7 @@ impl Core {
     /// Copies a frame for which [`Core::needs_copy`] returns true.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    /// `NoSpace` or `Poisoned`; nothing has been appended.
     pub(crate) fn move_retained(
         &mut self,
         it: &Emptying,

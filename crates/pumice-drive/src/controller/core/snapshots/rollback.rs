@@ -17,7 +17,7 @@ pub type Condition = Rc<dyn Fn() -> Result<()>>;
 pub(crate) struct KeptDisk {
     /// The snapshot's last batch.
     pub(crate) watermark: SeqNo,
-    /// Its map, in the present size of the disk.
+    /// Its map, in the current size of the disk.
     pub(crate) map: L2p,
     /// The segment table when it was taken.
     pub(crate) space: Space,

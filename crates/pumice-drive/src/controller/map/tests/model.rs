@@ -6,7 +6,7 @@ use super::super::*;
 use crate::base::SegmentId;
 use crate::format::{MapLimits, decode_page, encode_page};
 
-/// More than two directory pages, and a last leaf that is not whole.
+/// More than two directory pages, and an incomplete last leaf.
 pub(super) const BLOCKS: u64 = 1100 * 1024 + 100;
 
 const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: 1 << 30, seal_bytes: 0 };
