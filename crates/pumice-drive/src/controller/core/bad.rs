@@ -8,11 +8,11 @@
 //! empty        -> stays free, and is never allocated
 //! ```
 //!
-//! A bad segment is never tried again, like a block that a flash drive has retired. A failed append
-//! ends the use of the drive until it is reopened, so each attempt would cost the host an outage,
-//! and a place that became writable again is the likeliest to fail next. Every drive has a spare
-//! segment ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone clears the mark
-//! by resizing to a capacity without the segment, and back.
+//! A bad segment is never tried again, like a block that a flash drive has retired. After a failed
+//! append the drive is unusable until it is reopened, so each attempt would cost the host an
+//! outage, and a place that became writable again is the likeliest to fail next. Every drive has a
+//! spare segment ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone clears the
+//! mark by resizing to a capacity without the segment, and back.
 //!
 //! The stream cannot name its next segment itself, as it does in a full segment: it would have to
 //! write the record to the bad segment.

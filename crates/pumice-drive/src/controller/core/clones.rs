@@ -1,5 +1,5 @@
-//! The state of clones. For an origin: the snapshots that have clones, whose frames stay in place.
-//! For a clone: the holes that are not zeroes.
+//! The state of clones. In an origin: the snapshots that have clones, whose frames stay in place.
+//! In a clone: the holes that are not zeroes.
 //!
 //! Another process reads a cloned snapshot, with the forwarding tables that it found when it opened
 //! the drive. Therefore no segment that such a snapshot needs is emptied after the step that begins
@@ -23,8 +23,8 @@ impl Core {
         }
     }
 
-    /// Returns the batch from which no block of the disk reads from the origin, provided that none
-    /// reads from it now, and the number of older snapshots.
+    /// Returns the number of the batch since which no block of the disk has read from the origin,
+    /// provided that none reads from it now, and the number of older snapshots.
     pub(crate) fn flat_since(&self) -> (SeqNo, u32) {
         let known = Some(self.superblock.flat_since).filter(|&since| since > SeqNo(0));
         // Batch numbers start at 1.

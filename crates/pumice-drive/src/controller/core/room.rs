@@ -181,7 +181,7 @@ impl Core {
             if is_new && wanted > 0 && available <= wanted {
                 return Obstacle::Wait;
             }
-            // Once a request has begun to use the reserve, the rest of it is not for data.
+            // Once a request has begun to use the reserve, data cannot use the rest of it.
             let needed = self.reserved_segments(purpose) + u32::from(opens_segment);
             // Trims dirty leaves whose old places snapshots retain: a checkpoint must always have
             // space.
@@ -328,7 +328,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Continues a stream in a free segment although its own has space left, if that does not use
+    /// Continues a stream in a free segment although its own has space left, unless that would use
     /// the reserves. Returns whether this is complete; if not, the caller waits for
     /// [`Wakes::PROGRESS`].
     ///
@@ -394,10 +394,10 @@ impl Core {
         }
     }
 
-    /// Seals a batch without records whose watermark states that all batches before it are durable,
-    /// if they are and nothing on the medium states so yet. Without this batch, damage to the last
-    /// of them would look like a torn tail. Returns whether it sealed one; the log must have space
-    /// for it.
+    /// Seals a batch without records whose watermark states that all batches before it are durable.
+    /// Does nothing unless they are durable and nothing on the medium states it yet. Without this
+    /// batch, damage to the last of them would look like a torn tail. Returns whether it sealed
+    /// one; the log must have space for it.
     pub(crate) fn vouch(&mut self) -> bool {
         let last = self.log.sealed_seq();
         let is_wanted = last == self.log.durable_seq()

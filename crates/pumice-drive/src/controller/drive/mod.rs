@@ -213,9 +213,9 @@ impl Drive {
         self.wait_for(&self.queues.progress, |core| call(core).transpose()).await
     }
 
-    /// Lets these threads compress host writes for which the transfer is worthwhile. Without them,
-    /// as with a codec of `none`, all work is done on the drive's own thread, and in the same order
-    /// in every run. Only the first call has an effect. A drive in virtual time accepts only
+    /// Lets these threads compress host writes for which passing the work on is worthwhile. Without
+    /// them, as with a codec of `none`, all work is done on the drive's own thread, and in the same
+    /// order in every run. Only the first call has an effect. A drive in virtual time accepts only
     /// [`Workers`] without threads: virtual time does not wait for other threads.
     pub fn use_workers(&self, workers: Workers) {
         let _ = self.workers.set(workers);

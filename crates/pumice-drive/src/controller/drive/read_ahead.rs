@@ -19,8 +19,8 @@ use super::super::place::{FrameAddress, FramePlace};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, SegmentId};
 
-/// Number of concurrent host reads from which nothing is read ahead: they keep the medium busy by
-/// themselves.
+/// With this many concurrent host reads or more, nothing is read ahead: they keep the medium busy
+/// by themselves.
 const READS_MAX: u32 = 4;
 
 /// Number of a stretch; later stretches have higher numbers.
@@ -57,7 +57,7 @@ pub(crate) struct ReadAhead {
     host_reads: Cell<u32>,
     read_bytes: Cell<u64>,
     used_bytes: Cell<u64>,
-    /// Woken when more should be read ahead for a reader, or the drive ends.
+    /// Woken when a reader needs more to be read ahead, or the drive ends.
     pub(crate) wanted: WaitQueue,
     /// Woken when a stretch has been read, or reading it has failed.
     pub(crate) arrived: WaitQueue,

@@ -1,5 +1,5 @@
-//! Queries for tests of a drive: whether its accounts agree with its map and its metadata, and the
-//! moment at which a change takes its place in the order.
+//! Queries for tests of a drive: whether its accounts agree with its map and its metadata, and when
+//! a change takes its place in the order of changes.
 //!
 //! This module writes nothing to the medium, and is not for the data path.
 

@@ -2,7 +2,7 @@
 //! every leaf of the map and the live bytes of every segment. A full check also reads every record
 //! of every segment, and verifies the checksum and decoding of every frame, and whether the map's
 //! table of a frame, if any, belongs to it. For snapshots, every leaf and the live bytes are
-//! checked; a snapshot can be checked in full by itself.
+//! checked; a full check of a snapshot is a separate check.
 //!
 //! Data that nothing names (overwritten, trimmed, left by a lost life) may be damaged without being
 //! a problem: it will never be read.

@@ -155,7 +155,8 @@ impl<'a> Extract<'a> {
     }
 
     /// Returns the content that the origin of a clone has for the `count` blocks starting at `lba`,
-    /// as far as it is of one kind; `None` if the origin has a hole there.
+    /// or for as many of them as have the same kind of content. Returns `None` if the origin has a
+    /// hole there.
     async fn inherited(&mut self, lba: Lba, count: u64) -> Option<Step> {
         let block = BLOCK_BYTES as u64;
         let offset = lba.0 * block;

@@ -224,7 +224,7 @@ pub struct Operations {
     pub checkpoints: u64,
     /// Batches after the newest checkpoint that the opening read.
     pub recovered_batches: u64,
-    /// Nanoseconds that the opening took for checkpoint and log.
+    /// Nanoseconds that the opening spent on checkpoint and log.
     pub recovery_ns: u64,
     /// Batches beyond the end of the log that the opening found and did not accept: the torn tail
     /// of a crash.
@@ -241,7 +241,7 @@ pub struct Operations {
     pub map_evictions: u64,
     /// Batches appended to the medium.
     pub batches: u64,
-    /// The part of these batches that was durable without a sync.
+    /// Number of these batches that were durable without a sync.
     #[serde(default)]
     pub durable_appends: u64,
     /// Syncs of the medium.
@@ -258,7 +258,7 @@ pub struct Operations {
 pub struct Memory {
     /// The L2P: directory, leaves and the copies that a checkpoint has set aside.
     pub map_bytes: u64,
-    /// The part of it that is leaves; the map cache is their budget.
+    /// The part of it used by leaves; the map cache is their budget.
     pub map_leaf_bytes: u64,
     /// Batch buffers.
     pub batch_bytes: u64,

@@ -103,8 +103,8 @@ pub enum CellState {
 }
 
 impl Drive {
-    /// Returns the use of the capacity and the health of the drive. In the worst case the time is
-    /// proportional to the number of segments: a few microseconds.
+    /// Returns the use of the capacity and the health of the drive. Takes a few microseconds; in
+    /// the worst case the time is proportional to the number of segments.
     pub fn overview(&self) -> Overview {
         let core = self.core();
         let space = core.space();

@@ -183,7 +183,7 @@ impl Buffers {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a buffer is as large as its use, is reused, and all buffers are bounded.
+    //! Goal: a buffer is as large as its use requires and is reused, and the total is bounded.
     use std::pin::pin;
     use std::task::{Context, Waker};
 

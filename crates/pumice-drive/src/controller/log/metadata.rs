@@ -81,7 +81,8 @@ pub(crate) async fn read_meta(
     let decode = |record: &[u8]| decode_meta(medium.cipher(), record, decompressor, wanted);
     let decoded = buffers.read(medium, segment, range, decode).await.flatten();
     let Err(error) = decoded else { return decoded };
-    // An unreadable part has precedence: the error may be temporary, and the rest may be restored.
+    // The error of an unreadable part has precedence: it may be temporary, and the rest may be
+    // restored.
     let restored = restore_meta(medium, decompressor, segment_bytes, wanted);
     let restored = Box::pin(restored).await?;
     let Some(restored) = restored else { return Err(error) };

@@ -9,9 +9,9 @@
 //! worst case and never reaches the medium. This module does no I/O and does not depend on the
 //! order of batches.
 //!
-//! Frames are packed byte by byte. Metadata records are padded to 16 bytes, and since their stream
-//! contains nothing else (except the record that closes a segment), all of them begin at such a
-//! multiple.
+//! Frames are packed byte by byte. Metadata records are padded to 16 bytes. Their stream contains
+//! nothing else, except the record that closes a segment, so all of them begin at a multiple of 16
+//! bytes.
 
 use std::sync::Arc;
 
@@ -316,8 +316,8 @@ impl OpenBatch {
         self.advance(record.header_bytes(), record.record_bytes() as usize);
     }
 
-    /// Adds the record that names a stream's next segment. It may extend beyond the limit, into the
-    /// bytes that every segment reserves for it.
+    /// Adds the record that names a stream's next segment. The record may extend beyond the limit,
+    /// into the bytes that every segment reserves for it.
     pub(crate) fn push_open(&mut self, record: &Record) {
         assert!(matches!(record, Record::Open { .. }), "only this record has bytes reserved");
         self.limit += RECORD_HEADER_BYTES;

@@ -27,7 +27,7 @@ pub(crate) struct SegmentScan<'a> {
     offset: u32,
     /// Bytes between batches in which no batch was found.
     pub(crate) skipped_bytes: u64,
-    /// Whether a header in the newest batch, of the batch or of a record, was restored.
+    /// Whether a header in the newest batch, either of the batch or of a record, was restored.
     is_restored: bool,
     /// Whether they were restored from the next batch, which reads of a frame do not use.
     is_from_echo: bool,

@@ -57,9 +57,9 @@ const READINGS: usize = 3;
 /// damaged header exists: no frame is longer.
 const REMAINS_BYTES: u32 = 512 << 10;
 
-/// Bytes beyond the end of the log that may be unreadable. A power loss leaves some sectors of the
-/// data being written unreadable; if they exceed one batch, the medium is failing. Otherwise
-/// arbitrary.
+/// Maximum number of bytes beyond the end of the log that may be unreadable. A power loss leaves
+/// some sectors of the data being written unreadable; if they exceed one batch, the medium is
+/// failing. Otherwise arbitrary.
 const UNREADABLE_BYTES_MAX: u64 = 1 << 20;
 
 /// The data found beyond the end of the log, which is not part of it.
@@ -132,7 +132,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) damage: Option<Error>,
 }
 
-/// The place at which the walk expects a stream's next batch.
+/// The place at which the walk searches for a stream's next batch.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     segment: SegmentId,

@@ -59,9 +59,9 @@ impl Watermark {
         self.wanted = self.wanted.max(seq);
     }
 
-    /// Returns whether a batch that is passed to a writer now must be appended durably. A batch for
-    /// which the medium had no space `is_repeated`: the sync after a plain append distinguishes its
-    /// errors.
+    /// Returns whether a batch that is passed to a writer now must be appended durably.
+    /// `is_repeated` states that the medium had no space for the batch before. Such a batch is
+    /// appended plainly, since the sync after a plain append distinguishes the errors.
     pub(super) fn take(&mut self, seq: SeqNo, is_repeated: bool) -> bool {
         let covered = self.durable.seq.max(self.synced);
         let is_next = self.plain_taken <= covered;

@@ -171,7 +171,7 @@ impl<'a> Window<'a> {
         self.part(from, offset, len)
     }
 
-    /// Returns the bytes that [`Window::read`] last returned for `offset` again.
+    /// Returns again the bytes that [`Window::read`] last returned for `offset`.
     pub(crate) fn buffered(&self, offset: u32, len: u32) -> &[u8] {
         let (_, from) = self.buffered.expect("a window is asked again only after a read");
         self.part(from, offset, len)

@@ -43,8 +43,8 @@ impl Drop for Compacting<'_> {
 
 impl Drive {
     /// Empties and discards segments until the drive occupies at most `percent` percent more than
-    /// its live bytes, while it is in use. If dropped before completion, it stops, and the work
-    /// done so far remains.
+    /// its live bytes, while the drive is in use. If dropped before completion, the compaction
+    /// stops, and the work done so far remains.
     ///
     /// # Errors
     /// `Busy` if a compaction, a resize or a replacement of the key is under way, `ReadOnly`,

@@ -1,5 +1,5 @@
-//! Copying all parts of the medium that the drive uses to another place while the drive is in use,
-//! which rebuilds a member of a mirror.
+//! Copying all parts of the medium that the drive uses to another place while the drive is in use.
+//! This rebuilds a member of a mirror.
 //!
 //! ```text
 //! segments in use now -> each: pin, everything appended to it -> superblocks
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Free segments are not copied. The caller copies the ranges that the drive names and passes the
-//! copied bytes to the drive. The drive keeps the data in place and verifies it, so that damage of
+//! copied bytes to the drive. The drive keeps the data in place and verifies it, so that damage to
 //! one member does not spread to all. Data that is damaged on every member is copied as it is.
 
 use std::ops::Range;

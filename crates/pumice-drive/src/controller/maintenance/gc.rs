@@ -151,7 +151,7 @@ impl Drive {
             return reaped.map(|_| Step::Nothing);
         };
         if let Some((_, since_ns)) = last_resort {
-            // The host waits for this, since a wait is better than the loss that follows.
+            // The host waits for this, since a wait is better than the subsequent loss.
             let left_ns = self.clock.now_ns().saturating_sub(since_ns);
             self.pause(LAST_RESORT_NS.saturating_sub(left_ns)).await;
             if self.core().next_victim().is_some() || self.core().last_resort() != last_resort {

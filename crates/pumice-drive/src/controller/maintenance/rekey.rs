@@ -61,8 +61,8 @@ impl Drive {
     /// # Errors
     /// `InvalidInput` if the drive is not encrypted, if snapshots prevent the replacement, if there
     /// is nothing to resume, or if there is and new keys were given; `PermissionDenied` if the new
-    /// keys were not made with a current key; `NoSpace` if there is no space to move data;
-    /// `Corrupt` if a segment cannot be emptied; `Busy`; `ReadOnly`; `Poisoned`; `Medium`.
+    /// keys were not made with a key in use; `NoSpace` if there is no space to move data; `Corrupt`
+    /// if a segment cannot be emptied; `Busy`; `ReadOnly`; `Poisoned`; `Medium`.
     pub async fn rekey(&self, keys: Option<&NewKeys>) -> Result<Rekeyed> {
         let invalid = |what: &'static str| Error::new(ErrorKind::InvalidInput, what);
         let area = self.with_core(|core| {

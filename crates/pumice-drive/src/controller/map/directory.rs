@@ -7,8 +7,8 @@
 
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 
-/// The two highest bits, which no packed [`DirectoryEntry`] has both set, indicate that the rest is
-/// the number of a slot.
+/// If the two highest bits are both set, which no packed [`DirectoryEntry`] has, the rest is the
+/// number of a slot.
 const SLOT_TAG: u64 = 0b11 << 62;
 
 /// Maximum number of runs of a page that is stored as runs: a sixteenth of its entries. Otherwise

@@ -144,8 +144,8 @@ impl Dropped {
         self.retained_data_leaves
     }
 
-    /// Returns all ranges, in order. A restored map treats them as unreaped and determines again
-    /// which to retain.
+    /// Returns all ranges, in order. A restored map treats them as unreaped and determines anew
+    /// which ones to retain.
     pub(super) fn ranges(&self) -> Vec<DroppedRange> {
         let all = self.unreaped.iter().chain(&self.retained);
         let mut ranges: Vec<_> = all

@@ -96,9 +96,9 @@ impl Drive {
     /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
     /// the same drive or a bookmark, in order, until it returns false. Adjacent ranges have
     /// different contents. Blocks that were written but are zeroes as before do not count, nor do
-    /// trimmed blocks that were zeroes before. Blocks that a scrub has restored elsewhere count.
-    /// Since a bookmark, more may count: blocks that had been overwritten when garbage collection
-    /// copied their frame for a snapshot.
+    /// trimmed blocks that were zeroes before. Blocks that a scrub has restored elsewhere count. In
+    /// a comparison with a bookmark, more may count: blocks that had been overwritten when garbage
+    /// collection copied their frame for a snapshot.
     ///
     /// # Errors
     /// `InvalidInput` if `earlier` belongs to another drive, or is not earlier; `Corrupt` or

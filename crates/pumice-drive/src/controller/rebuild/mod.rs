@@ -205,7 +205,7 @@ pub enum RebuiltFrom {
     /// A checkpoint and the subsequent log: the disk is as it was, if there are no
     /// [`DamagedDrive::problems`].
     Checkpoint,
-    /// The whole log from its first batch: the disk is as it was, if there are no
+    /// The whole log, starting at its first batch: the disk is as it was, if there are no
     /// [`DamagedDrive::problems`].
     Log,
     /// The records of all segments; [`DamagedDrive::problems`] lists changes that they do not show.
@@ -216,7 +216,7 @@ pub enum RebuiltFrom {
 pub struct DamagedDrive(Inside, RebuiltFrom);
 
 enum Inside {
-    /// A drive, with the changes that the log does not show.
+    /// A drive that opened, and the changes that the log does not show.
     Drive(Box<Drive>, Vec<Problem>),
     Records(Box<Salvage>),
 }

@@ -95,7 +95,7 @@ impl Survey {
         !is_lost && header.seq.0 <= self.end
     }
 
-    /// Returns whether the log can be read from its first batch on.
+    /// Returns whether the log can be read from its first batch.
     pub(crate) fn has_first_batch(&self) -> bool {
         self.found.contains_key(&1)
     }

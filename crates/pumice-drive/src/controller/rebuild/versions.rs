@@ -240,7 +240,7 @@ mod tests {
         Version { age, content, order: 7, segment: SegmentId(3), offset: age as u32, ..NONE }
     }
 
-    /// Returns the content of every block, by passes.
+    /// Returns the content of every block, collected in passes.
     fn blocks(records: &[(u64, u64, Version)], leaves_max: usize) -> (Vec<(u64, Content)>, u32) {
         let mut blocks = vec![(0, Content::Hole); (LEAVES * LEAF) as usize];
         let (mut first, mut passes) = (0, 0);

@@ -78,7 +78,7 @@ impl Limits {
         Self { clean_bytes: bytes, changed_bytes }
     }
 
-    /// Returns limits that permit any number of changed leaves: for a rescue, which may have to
+    /// Returns limits that permit any number of changed leaves. For a rescue, which may have to
     /// replay the whole log.
     pub(crate) fn for_rescue() -> Self {
         Self { clean_bytes: MAP_CACHE_BYTES_DEFAULT, changed_bytes: usize::MAX }

@@ -161,8 +161,9 @@ impl Reader<'_> {
     }
 }
 
-/// Returns those segments named by a bookmark when it was a snapshot that contain its map: no
-/// segment of metadata was opened after that of its root. Others may be in another use.
+/// Returns the segments that contain the map of a bookmark, out of those that it named when it was
+/// a snapshot: no segment of metadata was opened after that of its root. Other segments may be in
+/// another use.
 fn of_map(named: &SegmentSet, root: &CheckpointAddress, space: &Space) -> SegmentSet {
     let mut map = SegmentSet::default();
     for segment in named.iter().filter(|&segment| !space.is_free(segment)) {

@@ -56,8 +56,8 @@ pub(super) struct RetainedSums {
 }
 
 impl RetainedSums {
-    /// Records that a segment became `entry`, which before had `live_before` live bytes of
-    /// `filled_before` that were ever live.
+    /// Records that a segment became `entry`. Before, it had `live_before` live bytes, and
+    /// `filled_before` bytes that were live when they were appended.
     #[inline]
     pub(super) fn changed(&mut self, entry: &Segment, live_before: u32, filled_before: u32) {
         if entry.retained.count > 0 {

@@ -279,11 +279,11 @@ fn in_the_clear(
     })
 }
 
-/// Returns the frame that `stored` must be, in the form that a host write produces, though
+/// Returns the frame that `stored` must contain, in the form that a host write produces, though
 /// encrypted if the drive is encrypted.
 ///
 /// # Errors
-/// `Corrupt` if it is another.
+/// `Corrupt` if it contains anything else.
 fn check(
     stored: &[u8],
     address: RecordAddress,

@@ -298,7 +298,7 @@ impl Core {
         self.reclaim.compaction.is_emptying = self.job().is_some() && !self.must_collect();
     }
 
-    /// Returns whether moving live data may use another segment.
+    /// Returns whether another segment may be used for moving live data.
     fn has_room_to_compact(&self) -> bool {
         let has_space = self.log.check_medium_full().is_ok();
         has_space && self.space.free_count() > self.reserved_segments(Purpose::Data) + 1

@@ -26,8 +26,8 @@ const ACCEPTING_PERCENT_MAX: f64 = 99.9;
 /// The events about space that were logged.
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
-    /// Whether a write was refused, and no write was accepted and no segment for data became free
-    /// since.
+    /// Whether a write was refused and, since then, no write was accepted and no segment for data
+    /// became free.
     is_refusing: bool,
     /// Which thresholds have been passed.
     passed: [bool; WARN_THRESHOLDS_MAX],
@@ -57,8 +57,8 @@ fn newly_passed(
 }
 
 impl Reclaim {
-    /// Returns whether a write was refused, and no write was accepted and no segment for data
-    /// became free since.
+    /// Returns whether a write was refused and, since then, no write was accepted and no segment
+    /// for data became free.
     pub(in super::super) fn is_refusing(&self) -> bool {
         self.fullness.is_refusing
     }

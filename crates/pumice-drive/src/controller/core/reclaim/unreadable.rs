@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A failing device may read a sector again after a reset, when it is cooler, or on another path. A
-//! frame that was given up cannot be recovered. But a retained frame retains its whole segment, and
-//! a write must not be refused for the sake of a block that the host cannot read anyway.
+//! frame that was given up cannot be recovered. But while the frame is left in place, so is its
+//! whole segment, and a write must not be refused for the sake of a block that the host cannot read
+//! anyway.
 
 use super::super::{Core, Purpose};
 use super::Reclaim;

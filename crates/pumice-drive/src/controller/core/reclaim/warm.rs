@@ -40,8 +40,8 @@ use crate::format::Stream;
 const OFTEN_FLUSHES: u64 = 16;
 const OFTEN_BYTES: u64 = (1 << 20) / OFTEN_FLUSHES;
 
-/// Bytes of log per flush from which flushes count: a flush with nothing to write adds none, and
-/// each of eight that share a batch adds 512 or more.
+/// Minimum number of log bytes per flush for flushes to count: a flush with nothing to write adds
+/// none, and each of eight that share a batch adds 512 or more.
 const OFTEN_BYTES_MIN: u64 = 512;
 
 /// A segment is zeroed once this part of its size was flushed in addition to the bytes zeroed

@@ -49,7 +49,7 @@ pub(crate) enum CheckpointAction {
     /// Write a changed list of snapshots.
     Edit(Edit),
     /// Replace the disk by that of a snapshot, and drop the snapshots taken after it, if the
-    /// condition permits it in the step that replaces the disk.
+    /// condition still permits this in the step that replaces the disk.
     RollBack(Box<KeptDisk>, Condition),
 }
 
@@ -447,7 +447,7 @@ impl Core {
         self.snapshots.suspended_for.push(of);
     }
 
-    /// Resumes changes that wait for the snapshot `of`, if they still do.
+    /// Resumes changes that wait for the snapshot `of`, if any still do.
     pub(crate) fn resume_changes(&mut self, of: Uuid) {
         self.snapshots.suspended_for.retain(|&other| other != of);
         self.wake(Wakes::PROGRESS);

@@ -129,7 +129,7 @@ pub(crate) struct PendingPiece {
 #[derive(Clone, Debug)]
 struct Running {
     written: BTreeMap<SegmentUse, Vec<MetadataAddress>>,
-    /// The pieces of tables that existed at its beginning and that it does not write.
+    /// The pieces of tables that existed when the checkpoint began and that it does not write.
     clean: Vec<MetadataAddress>,
     superseded: Vec<MetadataAddress>,
 }

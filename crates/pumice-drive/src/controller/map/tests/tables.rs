@@ -2,7 +2,7 @@
 //! of another frame; a leaf with tables decodes to itself, and no other bytes decode to it.
 //!
 //! Method: small maps by hand; leaves of random frames, overwritten and read back; every single
-//! change of a leaf on the medium is refused or is another leaf.
+//! change to a leaf on the medium is refused or yields another leaf.
 
 use super::*;
 use crate::base::checksum::crc32;
