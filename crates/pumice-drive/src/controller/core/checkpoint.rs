@@ -186,10 +186,11 @@ impl Core {
         is_over
     }
 
-    /// Returns whether too many leaves changed since the last checkpoint: more than twice the bytes
-    /// that may be dirty. These are the leaves that a running checkpoint writes, and the leaves
-    /// that change in the meantime. A failed or interrupted attempt followed by another one
-    /// therefore leaves no more than that to recovery: see [`super::super::recovery`].
+    /// Returns whether dirty leaves and the copies set aside exceed the limit of dirty bytes, or
+    /// the leaves changed since the newest checkpoint exceed twice that limit. The latter are the
+    /// leaves that a running checkpoint writes, and the leaves that change in the meantime. A
+    /// failed or interrupted attempt followed by another one therefore leaves no more than that to
+    /// recovery: see [`super::super::recovery`].
     fn has_too_many_changed_leaves(&self) -> bool {
         let most = self.reserves.dirty_bytes_max;
         self.map.dirty_bytes() + self.map.frozen_bytes() > most

@@ -492,7 +492,7 @@ impl Core {
         self.space.unpin(segment);
     }
 
-    /// Marks a segment that recovery found open as open.
+    /// Marks a segment as open that recovery found to be open.
     ///
     /// # Errors
     /// `Corrupt` if the segment cannot have been opened.

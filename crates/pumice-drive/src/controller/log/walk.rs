@@ -321,8 +321,8 @@ impl<'a> Walk<'a> {
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let mut damaged = None;
-        // The current copies: a copy that is removed in the meantime must not be replaced by
-        // another.
+        // The list is read once: if a copy is removed in the meantime, the others must keep their
+        // positions.
         let copies = self.medium.copies();
         let others = copies.len().saturating_sub(1);
         for reading in 0..=READINGS + others {

@@ -301,8 +301,9 @@ impl<'a> Reader<'a> {
         Ok(Checkpoint { map, space, lists })
     }
 
-    /// Reads the segment table. Metadata segments need their generations, which are in the table,
-    /// so the root contains the generations of the segments that contain the table's pieces.
+    /// Reads the segment table. The generations of metadata segments, which are needed to read from
+    /// them, are in the table itself. The root therefore contains the generations of the segments
+    /// with the table's pieces.
     async fn restore_table(&self, root: &Root, space: &mut Space) -> Result<()> {
         let open: HashSet<SegmentId> =
             root.tails.iter().flatten().map(|tail| tail.segment).collect();

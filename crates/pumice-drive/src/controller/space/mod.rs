@@ -322,8 +322,8 @@ impl Space {
         SegmentUse { segment, generation: self.generation(segment) }
     }
 
-    /// Marks a segment that recovery found open as open. The segment must be free or, having been
-    /// freed and reused since the checkpoint, contain no live data.
+    /// Marks a segment as open that recovery found to be open. The segment must be free or, having
+    /// been freed and reused since the checkpoint, contain no live data.
     ///
     /// # Errors
     /// `Corrupt` if it cannot have been opened.

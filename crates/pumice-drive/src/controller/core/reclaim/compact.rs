@@ -46,8 +46,8 @@ const GAIN_DIVISOR: u32 = 50;
 /// job ends.
 const FRUITLESS_MAX: u32 = 3;
 
-/// Maximum number of emptied segments that wait for a checkpoint during a job. Until then their
-/// content occupies twice its size on the medium, which may have little space.
+/// Maximum number of emptied segments that wait for a checkpoint during a job. Until then the
+/// medium, which may have little space, contains their live data twice.
 const WAITING_SEGMENTS_MAX: usize = 2;
 
 /// The options for returning space to the medium.
