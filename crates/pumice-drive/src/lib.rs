@@ -63,19 +63,19 @@
 //! * Random 4 KiB writes without a read-modify-write of their neighbours.
 //! * Trim and write-zeroes in constant time for large ranges; holes read without I/O.
 //! * Optional recompression of cold data with a denser codec during garbage collection.
-//! * Scrubbing and resizing in use; checking, extraction and rebuilding without a server.
+//! * Online scrubbing and resizing; checking, extraction and rebuilding without a server.
 //! * Any storage through [`Medium`], and any wrapper of one through [`Layer`].
 //! * Simulation: the same code runs in virtual time, and one seed repeats a run exactly.
 //!
 //! # What it is not
 //!
 //! * Not a file system and not a key-value store: it stores numbered blocks.
-//! * Not for several threads: a drive lives on the thread of its [`Runtime`]. Send requests to that
-//!   thread through a channel.
-//! * Not for a general async executor: it needs the [`Runtime`] of this crate for I/O and time, or
-//!   an implementation of [`Clock`] and [`Medium`] on another one.
+//! * Not thread-safe: a drive lives on the thread of its [`Runtime`]. Send requests to that thread
+//!   through a channel.
+//! * Not for a general async executor: a drive needs this crate's [`Runtime`] for I/O and time, or
+//!   an implementation of [`Clock`] and [`Medium`] on another executor.
 //! * Not replicated to other machines. [`media::array`] mirrors a drive on local devices.
-//! * Not released. The format may still change; keep no data in it that you have nowhere else.
+//! * Not released. The format may still change. Do not store your only copy of any data in it.
 //! * Not portable: Linux only, with io_uring if the kernel has it.
 //!
 //! # Limits
@@ -91,11 +91,11 @@
 //!
 //! # Modules
 //!
-//! The names that an embedder needs are at the root of the crate and in [`snapshots`]: every type
-//! of the public methods of [`Drive`] is among them. [`media`] and [`runtime`] document storage and
+//! The root of the crate and [`snapshots`] export every name that an embedder needs, including
+//! every type in the public methods of [`Drive`]. [`media`] and [`runtime`] document storage and
 //! execution. The modules [`base`], [`codec`], [`controller`], [`crypt`] and [`format`](mod@format)
 //! are public because the other crates of the workspace use them: the server, the simulator, the
-//! benchmarks and the torture test. Names that only those modules have may change at any time.
+//! benchmarks and the torture test. Names that only those modules export may change at any time.
 
 pub mod base;
 pub mod codec;

@@ -27,7 +27,7 @@ impl AlignedBuffer {
     /// Creates a zeroed buffer of `len` bytes. The capacity is `len` rounded up to whole pages.
     ///
     /// # Panics
-    /// If there is no memory for it.
+    /// If the allocation fails.
     pub fn zeroed(len: usize) -> Self {
         let pages = Page::new_vec_zeroed(len.div_ceil(ALIGNMENT)).expect("buffer too large");
         Self { pages, len }
@@ -74,7 +74,7 @@ impl fmt::Debug for AlignedBuffer {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the alignment and the bounds on which direct I/O relies.
+    //! Goal: the alignment and the bounds that direct I/O requires.
     use super::*;
 
     #[test]

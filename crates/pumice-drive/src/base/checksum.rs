@@ -1,7 +1,7 @@
 //! The two checksums of the format, and where each is used.
 //!
-//! * [`crc64`]: CRC-64/NVME, over everything that can be long: payloads, batches, superblocks.
-//! * [`crc32`]: CRC-32C (iSCSI), over short headers.
+//! * [`crc64`]: CRC-64/NVME, for structures of any length: payloads, batches, superblocks.
+//! * [`crc32`]: CRC-32C (iSCSI), for short headers.
 //!
 //! Neither protects against an adversary.
 

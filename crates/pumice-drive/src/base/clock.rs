@@ -1,4 +1,4 @@
-//! Time and tasks as the controller sees them. The controller has no other access to either, so a
+//! Time and tasks, as the controller uses them. The controller has no other access to either, so a
 //! simulated drive runs in virtual time.
 
 use std::any::Any;
@@ -20,7 +20,7 @@ pub trait Clock {
 /// A background task.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A clock on which tasks can be started; an open drive runs on one.
+/// A clock that can also start tasks. An open drive runs on one.
 ///
 /// Implemented by [`crate::runtime::Runtime`].
 pub trait Spawn: Clock {
@@ -28,8 +28,8 @@ pub trait Spawn: Clock {
     fn spawn(&self, task: Task);
 }
 
-/// [`Spawn`] as an object. Every clock that tasks can be started on is one; its methods are those
-/// of [`Clock`] and [`Spawn`].
+/// [`Spawn`] as a trait object. Every type that implements [`Spawn`] implements this trait, with
+/// the methods of [`Clock`] and [`Spawn`].
 #[expect(missing_docs, reason = "as in `Clock` and `Spawn`")]
 pub trait AnyClock: Any {
     fn now_ns(&self) -> u64;
@@ -58,17 +58,18 @@ impl<C: Spawn + 'static> AnyClock for C {
     }
 }
 
-/// Number of attempts of [`while_busy`], and the pause between them: a second in all, far above the
-/// time that a busy machine takes to clean up after a process.
+/// Number of attempts of [`while_busy`], and the pause between them. The total is one second, far
+/// more than a busy machine needs to clean up after a process.
 const BUSY_ATTEMPTS: u32 = 50;
 const BUSY_PAUSE_NS: u64 = 20_000_000;
 
-/// Repeats `attempt` for up to a second while it fails with `Busy`. A drive that was just closed
-/// and a process that was killed keep their files and sockets in use until the kernel has released
-/// the last operation: io_uring reports an operation as complete before it lets go of the file.
+/// Repeats `attempt` for up to a second while it fails with `Busy`. The files and sockets of a
+/// drive that was just closed, or of a process that was killed, stay in use until the kernel has
+/// released the last operation: io_uring reports an operation as complete before it releases the
+/// file.
 ///
 /// # Errors
-/// Those of the last attempt.
+/// The errors of the last attempt.
 pub async fn while_busy<T>(
     clock: &impl Clock,
     mut attempt: impl FnMut() -> Result<T>,
@@ -84,7 +85,8 @@ pub async fn while_busy<T>(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a resource in use for a moment is waited for, and one that stays in use is refused.
+    //! Goal: `while_busy` waits for a resource that is in use for a moment, and fails for one that
+    //! stays in use.
     use super::super::{Error, ErrorKind};
     use super::{BUSY_ATTEMPTS, BUSY_PAUSE_NS, Clock, while_busy};
     use crate::runtime::Runtime;

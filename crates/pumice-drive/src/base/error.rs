@@ -40,15 +40,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | `PermissionDenied` | EACCES | EACCES | EPERM |
 /// | `AlreadyExists` | EEXIST | EEXIST | EIO |
 ///
-/// NBD knows fewer values than Linux, and it reserves its ENOTSUP for fast zeroing.
+/// NBD defines fewer values than Linux, and it reserves its ENOTSUP for fast zeroing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(description = "The kind of an error."))]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request itself is wrong; repeating it cannot help.
+    /// The request itself is invalid; repeating it cannot help.
     InvalidInput,
-    /// The log has no room. Nothing was acknowledged.
+    /// The log has no space left. Nothing was acknowledged.
     NoSpace,
     /// A checksum or a structure on the medium is wrong. Only the named location is affected.
     Corrupt,
@@ -112,26 +112,26 @@ impl ErrorKind {
         errno.raw_os_error()
     }
 
-    /// Returns whether stored data or the device that stores it failed, as opposed to a request
-    /// that was refused. Such errors belong in the log as warnings.
+    /// Returns whether stored data or the storage device failed, as opposed to a request that was
+    /// refused. Such errors belong in the log as warnings.
     pub fn is_failure_of_storage(self) -> bool {
         matches!(self, Self::Corrupt | Self::Medium | Self::Io | Self::Poisoned)
     }
 }
 
-/// A choice of the caller that lets a refused operation run. The text of an [`Error`] names no
-/// options of a program; a program that has them names them for its users.
+/// A choice that the caller can make to let a refused operation run. The text of an [`Error`] names
+/// no command-line options; each program names its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Overwrite the existing data.
+    /// Overwrite existing data.
     Overwrite,
-    /// Open the mirror without the members that are missing.
+    /// Open the mirror without its missing members.
     Degraded,
-    /// Read the drive together with a journal that another machine has shut out.
+    /// Read the drive together with a journal that another machine has fenced.
     Fenced,
     /// Forget the clones of a snapshot that no longer exist.
     Forget,
-    /// Continue the transfer that was interrupted.
+    /// Continue the interrupted transfer.
     Resume,
 }
 
@@ -150,15 +150,15 @@ struct Inner {
 
 impl Error {
     /// Creates an error of `kind`. The description states what happened to which object, without a
-    /// full stop.
+    /// full stop at the end.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let what = what.into();
         let (segment, offset, lba, remedy, source) = (None, None, None, None, None);
         Self(Box::new(Inner { kind, what, segment, offset, lba, remedy, source }))
     }
 
-    /// Creates an error from the operating system's, with a description of the operation that
-    /// failed. The kind follows the errno; it is `Io` for an errno without a kind of its own.
+    /// Creates an error from an error of the operating system and a description of the failed
+    /// operation. The kind follows the errno; it is `Io` for an errno without a kind of its own.
     pub fn os(what: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -177,7 +177,7 @@ impl Error {
         self
     }
 
-    /// Sets the byte offset: within the segment if one is set, within the medium otherwise.
+    /// Sets the byte offset: within the segment if one is set, otherwise within the medium.
     pub fn at_offset(mut self, offset: u64) -> Self {
         self.0.offset = Some(offset);
         self
@@ -189,7 +189,7 @@ impl Error {
         self
     }
 
-    /// Sets the choice of the caller that lets the operation run.
+    /// Sets the choice that lets the operation run.
     pub fn with_remedy(mut self, remedy: Remedy) -> Self {
         self.0.remedy = Some(remedy);
         self
@@ -216,12 +216,12 @@ impl Error {
         self.0.lba
     }
 
-    /// Returns the choice of the caller that lets the operation run, if there is one.
+    /// Returns the choice that lets the operation run, if any.
     pub fn remedy(&self) -> Option<Remedy> {
         self.0.remedy
     }
 
-    /// Returns the error and all its causes in one line, for the top of a program to print.
+    /// Returns the error and all its causes in one line, for a program to print.
     pub fn chain(&self) -> String {
         chain(self)
     }
@@ -271,22 +271,22 @@ impl StdError for Error {
     }
 }
 
-/// Returns an error of `kind` unless `condition` holds. The description is as in [`Error::new`].
+/// Returns an error of `kind` unless `condition` holds. For the description, see [`Error::new`].
 ///
 /// # Errors
-/// Of `kind`, if the condition does not hold.
+/// An error of `kind`, if the condition does not hold.
 #[inline]
 pub fn ensure(condition: bool, kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Result<()> {
     if condition { Ok(()) } else { Err(Error::new(kind, what)) }
 }
 
-/// Turns a missing value or a foreign error into an [`Error`] that describes the operation.
+/// Converts a missing value or a foreign error into an [`Error`] that describes the operation.
 pub trait ErrorContext<T>: Sized {
     /// Returns the value, or an error of `kind` with this description. A foreign error becomes its
     /// cause.
     ///
     /// # Errors
-    /// Of `kind`, if there is no value.
+    /// An error of `kind`, if there is no value.
     fn or_error(self, kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Result<T>;
 }
 
@@ -304,12 +304,12 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> ErrorContext<T> for Result<T, 
     }
 }
 
-/// Turns an error of the operating system into an [`Error`] that describes the operation.
+/// Converts an error of the operating system into an [`Error`] that describes the operation.
 pub trait OsContext<T>: Sized {
     /// Returns the value, or [`Error::os`] with the description that the closure returns.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     fn os_context<S: Into<Cow<'static, str>>>(self, what: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -321,8 +321,8 @@ impl<T, E: Into<io::Error>> OsContext<T> for Result<T, E> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the line a user reads names the location once and each cause once; kinds follow the
-    //! operating system's and have an errno.
+    //! Goal: the line that a user reads states the location once and each cause once; kinds follow
+    //! the errors of the operating system and have an errno.
     use super::*;
 
     #[test]

@@ -1,10 +1,10 @@
 //! The foundation of every other module: units and newtypes, errors, time, seeded randomness,
 //! aligned buffers, checksums and waiting.
 //!
-//! It does not know what a drive is and imports no other module of the crate.
+//! This module has no notion of a drive and imports no other module of the crate.
 //!
-//! Most names that an embedder needs are re-exported at the [root](crate) of the crate. The rest of
-//! this module serves the other crates of the workspace.
+//! The [root](crate) of the crate re-exports most names that an embedder needs. The rest of this
+//! module serves the other crates of the workspace.
 
 #![warn(
     clippy::cast_possible_truncation,

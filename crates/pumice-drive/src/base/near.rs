@@ -1,6 +1,6 @@
 //! Suggestions for a mistyped name.
 
-/// Edits between a typed name and one that is still suggested. Arbitrary.
+/// Maximum edit distance of a suggested name from the typed one. Arbitrary.
 const EDITS_MAX: usize = 2;
 
 /// Returns the name with the fewest edits from `typed`, or `None` if all names differ by more than
@@ -13,7 +13,7 @@ pub fn nearest<'a>(typed: &str, names: &[&'a str]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: typing errors are recognized, other words are not.
+    //! Goal: typing errors are recognized; other words are not.
     use super::nearest;
 
     #[test]

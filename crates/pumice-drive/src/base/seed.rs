@@ -1,8 +1,8 @@
-//! Seeded randomness with a documented stream: one seed yields the same numbers on every machine
-//! and in every version, which reproducible tests and data sets require.
+//! Seeded randomness with a documented stream. A seed yields the same numbers on every machine and
+//! in every version, as reproducible tests and data sets require.
 //!
-//! The crate never asks the operating system for randomness, except for a drive's identity when the
-//! drive is created.
+//! The crate requests randomness from the operating system only for the nonces, salts and keys of
+//! encrypted drives. Callers draw the identities.
 
 use rand_xoshiro::rand_core::SeedableRng;
 
@@ -17,7 +17,7 @@ pub fn random(seed: u64) -> Random {
 }
 
 /// Returns a pseudorandom number that depends on `value` alone: the output function of SplitMix64.
-/// The results of neighbouring values are uncorrelated. Needs no memory, unlike a generator.
+/// The results of neighbouring values are uncorrelated. Unlike a generator, it needs no state.
 ///
 /// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 pub fn mix(value: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! The integer types of a drive, one for each meaning, and sizes in the form that people type.
+//! The integer types of a drive, one for each meaning, and sizes in the notation that people type.
 //!
 //! Invariant: an [`Lba`] counts 4 KiB logical blocks, never bytes; a byte offset on the host's
 //! disk is always a plain `u64` named `offset`.
@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Size of one logical block in bytes: the unit of [`Lba`].
 ///
-/// 4 KiB is the page of every common file system and the smallest unit today's SSDs map.
+/// 4 KiB is the page size of every common file system and the smallest unit that today's SSDs map.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Address of one 4 KiB logical block of the host's disk, counted from 0.
@@ -41,52 +41,52 @@ impl fmt::Display for SeqNo {
     }
 }
 
-/// Returns a length or an offset within a segment in the 32 bits that the format has for it.
+/// Returns a length or an offset within a segment as the 32-bit integer of the format.
 ///
 /// # Panics
-/// If it is longer than any segment can be.
+/// If it exceeds the length of any segment.
 #[inline]
 pub(crate) fn len_u32(len: usize) -> u32 {
     u32::try_from(len).expect("lengths within a segment have 32 bits")
 }
 
-/// Returns the length of something in memory.
+/// Converts the length of an object in memory.
 ///
 /// # Panics
-/// If nothing in memory can have this length.
+/// If it exceeds the address space.
 #[inline]
 pub(crate) fn len_usize(len: u64) -> usize {
     usize::try_from(len).expect("lengths in memory fit the address space")
 }
 
-/// Returns the bytes of `blocks` blocks, as the length of a buffer.
+/// Returns the length of a buffer for `blocks` blocks, in bytes.
 ///
 /// # Panics
-/// If no buffer can have that length.
+/// If it exceeds the address space.
 pub(crate) fn buffer_bytes(blocks: u64) -> usize {
     let blocks = usize::try_from(blocks).ok();
     let bytes = blocks.and_then(|blocks| blocks.checked_mul(BLOCK_BYTES));
     bytes.expect("blocks in a buffer fit in memory")
 }
 
-/// Returns the nanoseconds that `bytes` take at `bytes_per_s`, rounded up. A rate of 0 counts as 1.
-/// The result saturates at `u64::MAX`.
+/// Returns the duration of a transfer of `bytes` at `bytes_per_s` in nanoseconds, rounded up. A
+/// rate of 0 counts as 1. The result saturates at `u64::MAX`.
 pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
     let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(bytes_per_s.max(1).into());
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
 /// Suffixes in the notation of coreutils (`dd`, `truncate`): a bare letter and `KiB` are powers of
-/// 1024, `KB` is a power of 1000.
+/// 1024; `KB` is a power of 1000.
 const SUFFIXES: [(&str, u32); 6] = [("k", 1), ("m", 2), ("g", 3), ("t", 4), ("p", 5), ("e", 6)];
 
 /// Parses a size in bytes in the notation that people type: `4096`, `4k`, `64G`, `1.5TiB`, `100GB`.
 ///
-/// A bare letter or `KiB` style means powers of 1024, `KB` style powers of 1000; case does not
-/// matter. A fraction is rounded down to whole bytes.
+/// A bare letter or the `KiB` style means powers of 1024, the `KB` style powers of 1000. Case does
+/// not matter. A fraction is rounded down to whole bytes.
 ///
 /// # Errors
-/// A message that states the problem and the existing suffixes.
+/// A message that states the problem and lists the valid suffixes.
 pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let text = text.trim();
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -163,7 +163,7 @@ pub fn format_size_exact(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every spelling a user of coreutils or qemu-img would type, and the errors.
+    //! Goal: every spelling that a user of coreutils or qemu-img would type, and the errors.
     use super::*;
 
     #[test]

@@ -1,10 +1,10 @@
-//! Waiting within one thread: for a condition, or in line. The controller has no other
+//! Waiting within one thread: for a condition, or in a queue. The controller has no other
 //! synchronisation. Not for use across threads.
 //!
-//! In a [`WaitQueue`] a waiter states its condition; the code that changes the state wakes all
-//! waiters, and each of them checks its condition again. If only one of them can have something,
-//! the order in which their tasks run decides which: late arrivals may always come first. Waiters
-//! for something that must be had in order of arrival use a [`Line`].
+//! In a [`WaitQueue`], a waiter states its condition. The code that changes the state wakes all
+//! waiters, and each of them checks its condition again. If only one of them can proceed, the order
+//! in which their tasks run decides which one: a late arrival may always win. Waiters that must
+//! proceed in order of arrival use a [`Line`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -50,10 +50,10 @@ impl WaitQueue {
     }
 }
 
-/// Tasks in order of arrival, of which the first has its turn.
+/// Tasks in order of arrival. The first has its turn.
 #[derive(Debug, Default)]
 pub struct Line {
-    /// The first has its turn. The numbers ascend.
+    /// Waiting tasks, by ascending number. The first has its turn.
     places: RefCell<VecDeque<Waiting>>,
     next_number: Cell<u64>,
 }
@@ -64,7 +64,7 @@ struct Waiting {
     waker: Option<Waker>,
 }
 
-/// A place in a [`Line`], until dropped.
+/// A place in a [`Line`], held until it is dropped.
 #[derive(Debug)]
 pub struct Place<'a> {
     line: &'a Line,
@@ -72,7 +72,7 @@ pub struct Place<'a> {
 }
 
 impl Line {
-    /// Waits until all earlier tasks have left. A task that gives up waiting leaves.
+    /// Waits until all earlier tasks have left. A task that stops waiting leaves the line.
     pub async fn turn(&self) -> Place<'_> {
         let place = self.enter();
         poll_fn(|context| {
@@ -90,7 +90,7 @@ impl Line {
         place
     }
 
-    /// Returns the turn, if no task has it or waits for it.
+    /// Returns the turn, if no other task has it or waits for it.
     pub fn turn_now(&self) -> Option<Place<'_>> {
         self.is_empty().then(|| self.enter())
     }
@@ -122,7 +122,7 @@ impl Drop for Place<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: turns are taken in order of arrival, and a task that gives up holds up no other.
+    //! Goal: turns are taken in order of arrival, and a task that stops waiting delays no other.
     use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

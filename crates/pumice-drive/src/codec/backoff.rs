@@ -6,7 +6,7 @@
 //!    +------------------ the first success -----------------+
 //! ```
 //!
-//! The decision depends on results only, never on the data.
+//! The decision depends only on the results of earlier attempts, never on the data.
 
 /// Consecutive failures before an attempt is skipped.
 ///
@@ -14,14 +14,14 @@
 /// costs 0.07 % of the bytes and 8 costs 0.16 %; on random data both are equally fast.
 const FAILURES_BEFORE_SKIPPING: u32 = 16;
 
-/// The longest run of frames that is stored without an attempt. A stream that becomes compressible
+/// Maximum run of frames that are stored without an attempt. A stream that becomes compressible
 /// loses the saving of at most this many frames. At 8, a stream that never compresses pays for one
 /// attempt in nine: random 4 KiB frames then pass LZ4 at 18 GB/s instead of 7, zstd 1 at 9 instead
 /// of 1.5, and a plain copy at 27.
 pub const FRAMES_MISSED_MAX: u32 = 8;
 const _: () = assert!(FRAMES_MISSED_MAX.is_power_of_two(), "the number of skips doubles up to it");
 
-/// Decides for each frame of a stream whether to try to compress it.
+/// Decides, for each frame of a stream, whether to try to compress it.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -41,7 +41,7 @@ impl Backoff {
         false
     }
 
-    /// Returns whether the next frame would be tried.
+    /// Returns whether the next frame will be tried.
     pub(super) fn is_trying(&self) -> bool {
         self.skips_left == 0
     }

@@ -1,18 +1,18 @@
-//! Payloads of independent blocks: each block of a frame is encoded on its own, so that one of them
-//! is read without the others.
+//! Payloads of independent blocks: each block of a frame is encoded separately, so that it can be
+//! read without the others.
 //!
 //! ```text
 //! | entry of block 0 | ... | entry of block n-1 | block 0 | ... | block n-1 |
 //! entry: stored bytes, and encoding in the upper three bits (2), CRC-32C of the stored bytes (4)
 //! ```
 //!
-//! A block that does not compress is stored as it is. The checksums of the blocks cover no entry:
-//! the checksum of the whole payload does. A [`BlockTable`] is therefore taken from a payload that
-//! matches its checksum, or from a stored copy of such a table, and then serves to read parts of
-//! the payload.
+//! A block that does not compress is stored as it is. The checksums of the blocks do not cover the
+//! entries; the checksum of the whole payload does. A [`BlockTable`] is therefore built from a
+//! payload that matches its checksum, or from a stored copy of such a table, and then serves to
+//! read parts of the payload.
 //!
-//! Invariant: a table holds only entries that add up to a payload of theirs, which is shorter than
-//! its blocks. [`BlockTable::check`] alone decides that, for all readers.
+//! Invariant: the entries of a table add up to a possible payload that is shorter than its decoded
+//! blocks. [`BlockTable::check`] alone enforces this, for all readers.
 
 use std::ops::Range;
 
@@ -22,44 +22,44 @@ use crate::base::checksum::crc32;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{ErrorContext, ErrorKind, Result, ensure};
 
-/// Most blocks of a payload of independent blocks.
+/// Maximum number of blocks in a payload of independent blocks.
 pub const INDEPENDENT_BLOCKS_MAX: usize = 8;
 
-/// Bytes of the entry of a block.
+/// Bytes of a block's entry.
 const ENTRY_BYTES: usize = 6;
 
-/// Bytes of a table that is stored alone: eight entries; the entries of absent blocks are zero.
+/// Bytes of a table that is stored separately: eight entries. The entries of absent blocks are
+/// zero.
 pub(crate) const BLOCK_TABLE_BYTES: usize = INDEPENDENT_BLOCKS_MAX * ENTRY_BYTES;
 
 /// The bits of an entry's first two bytes that hold the length; the others hold the encoding.
 const LENGTH_BITS: u32 = 13;
 const _: () = assert!(BLOCK_BYTES < 1 << LENGTH_BITS, "an entry holds the length of each block");
 
-/// Most bytes of a block that is stored encoded.
+/// Maximum bytes of an encoded block.
 const ENCODED_BYTES_MAX: usize = BLOCK_BYTES - BLOCK_BYTES / SAVING_DIVISOR;
 
 const CORRUPT: ErrorKind = ErrorKind::Corrupt;
 
 type Entry = [u8; ENTRY_BYTES];
 
-/// One block as it is stored.
+/// A block in its stored form.
 pub(super) struct StoredBlock<'a> {
-    /// How it is encoded: as it is, LZ4 or zstd.
+    /// Its encoding: none, LZ4 or zstd.
     pub(super) encoding: Encoding,
     /// Its stored bytes, which match their checksum.
     pub(super) bytes: &'a [u8],
 }
 
-/// The entries of a payload of independent blocks: where each block is in the payload, and its
-/// checksum.
+/// The entries of a payload of independent blocks: the location and the checksum of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockTable([Entry; INDEPENDENT_BLOCKS_MAX]);
 
 impl BlockTable {
-    /// Returns the table of a payload of `count` blocks. Nothing of the payload is trusted.
+    /// Returns the table of a payload of `count` blocks. The payload is not trusted.
     ///
     /// # Errors
-    /// `Corrupt` if it is not a payload of that number of independent blocks. The checksums of its
+    /// `Corrupt` if it is not a payload of that number of independent blocks. The checksums of the
     /// blocks are not verified here.
     pub fn of(payload: &[u8], count: usize) -> Result<Self> {
         let entries = payload.get(..count * ENTRY_BYTES);
@@ -77,7 +77,7 @@ impl BlockTable {
     /// returned. The bytes are not trusted.
     ///
     /// # Errors
-    /// `Corrupt` if no payload of that number of independent blocks has it.
+    /// `Corrupt` if no payload of that number of independent blocks can have this table.
     pub fn from_stored(stored: &[u8; BLOCK_TABLE_BYTES], count: usize) -> Result<Self> {
         let mut table = Self([[0; ENTRY_BYTES]; INDEPENDENT_BLOCKS_MAX]);
         table.0.as_flattened_mut().copy_from_slice(stored);
@@ -85,12 +85,12 @@ impl BlockTable {
         Ok(table)
     }
 
-    /// Returns the bytes of the table, to be stored apart from its payload.
+    /// Returns the bytes of the table, to be stored separately from the payload.
     pub fn stored(&self) -> &[u8] {
         self.0.as_flattened()
     }
 
-    /// Checks that a payload of `count` blocks may have the table.
+    /// Checks that the table is possible for a payload of `count` blocks.
     fn check(&self, count: usize) -> Result<()> {
         let is_possible = (2..=INDEPENDENT_BLOCKS_MAX).contains(&count);
         ensure(is_possible, CORRUPT, "a payload of independent blocks must have 2 to 8 blocks")?;
@@ -117,28 +117,29 @@ impl BlockTable {
         self.blocks() * ENTRY_BYTES + self.0.iter().map(stored_bytes).sum::<usize>()
     }
 
-    /// Returns which bytes of the payload hold block `index`; none without such a block.
+    /// Returns the range of the payload that holds block `index`; an empty range if there is no
+    /// such block.
     pub fn range(&self, index: usize) -> Range<usize> {
         let before = self.0.iter().take(index).map(stored_bytes).sum::<usize>();
         let from = self.blocks() * ENTRY_BYTES + before;
         from..from + self.0.get(index).map_or(0, stored_bytes)
     }
 
-    /// Returns whether a payload holds bytes that match the checksum of block `index` of this
+    /// Returns whether the payload holds bytes that match the checksum of block `index` of this
     /// table.
     pub(crate) fn has_block(&self, payload: &[u8], index: usize) -> bool {
         self.stored_block(index, self.bytes_of(payload, index)).is_ok()
     }
 
-    /// Returns the bytes of a payload in the place of block `index`: none if it is too short.
+    /// Returns the bytes of block `index` in a payload; none if the payload is too short.
     pub(super) fn bytes_of<'a>(&self, payload: &'a [u8], index: usize) -> &'a [u8] {
         payload.get(self.range(index)).unwrap_or_default()
     }
 
-    /// Returns block `index`, whose stored bytes these are.
+    /// Returns block `index`, given its stored bytes.
     ///
     /// # Errors
-    /// `Corrupt` if they do not have the block's checksum.
+    /// `Corrupt` if the bytes do not match the block's checksum.
     pub(super) fn stored_block<'a>(
         &self,
         index: usize,
@@ -191,9 +192,9 @@ pub(super) fn encode(
     Some(used)
 }
 
-/// Copies some blocks of a payload, as they are encoded, to the start of `target` as a payload of
-/// their own. Returns its encoding and length; `None` if one of them is damaged, if the blocks are
-/// not shorter than when decoded, or if the target is too short.
+/// Copies some blocks of a payload, still encoded, to the start of `target` as a payload of their
+/// own. Returns its encoding and length; `None` if one of the blocks is damaged, if they are not
+/// shorter than when decoded, or if the target is too short.
 pub(crate) fn cut(
     table: &BlockTable,
     payload: &[u8],
@@ -211,14 +212,14 @@ pub(crate) fn cut(
         ref all if all.iter().all(|(encoding, _)| *encoding == Encoding::Store) => {
             (Encoding::Store, [].as_slice())
         }
-        // Not from the payload, whose entries may be damaged.
+        // The entry is not taken from the payload, whose entries may be damaged.
         _ => (Encoding::Blocks, table.0.get(blocks.clone())?.as_flattened()),
     };
     let used = entries.len() + stored_bytes;
     if used >= blocks.len() * BLOCK_BYTES && encoding != Encoding::Store {
         return None;
     }
-    // The blocks follow each other in the payload as they do in the new one.
+    // The blocks follow each other in the payload, as they will in the new one.
     let stored = table.range(blocks.start).start..table.range(blocks.end - 1).end;
     let (head, tail) = target.get_mut(..used)?.split_at_mut(entries.len());
     head.copy_from_slice(entries);
@@ -226,7 +227,7 @@ pub(crate) fn cut(
     Some((encoding, used))
 }
 
-/// Returns the encoding of a block, if there is one of that number.
+/// Returns the encoding of a block, if the entry has a valid one.
 fn encoding(entry: &Entry) -> Option<Encoding> {
     let [_, high, ..] = *entry;
     match high >> (LENGTH_BITS - 8) {
@@ -237,7 +238,7 @@ fn encoding(entry: &Entry) -> Option<Encoding> {
     }
 }
 
-/// Returns the length of a block as it is stored.
+/// Returns the stored length of a block.
 fn stored_bytes(entry: &Entry) -> usize {
     let [low, high, ..] = *entry;
     usize::from(u16::from_le_bytes([low, high]) & ((1 << LENGTH_BITS) - 1))

@@ -1,13 +1,13 @@
 //! Encoding of a frame's payload.
 //!
-//! Invariant: a payload never grows, and a payload whose encoding saves too little to pay for its
+//! Invariant: a payload never grows, and a payload whose encoding saves too little to justify
 //! decoding is stored as it is.
 
 use super::backoff::Backoff;
 use super::{Codec, Encoding, Engine, FrameForm, INDEPENDENT_BLOCKS_MAX, blocks};
 use crate::base::units::BLOCK_BYTES;
 
-/// A payload is kept encoded only if that saves at least one byte in this many.
+/// A payload is stored encoded only if that saves at least one byte in this many.
 ///
 /// Every later read pays for the decoding. On 1 GiB of a system's programs, libraries and documents
 /// 1/32 avoids the decoding of 2 % of the 4 KiB frames with LZ4 (1 % with zstd), which together
@@ -17,9 +17,9 @@ const _: () = assert!(SAVING_DIVISOR > 1, "an encoding may save less than everyt
 
 /// Encodes payloads with one [`Codec`].
 ///
-/// It keeps its tables and contexts, so a call allocates nothing. Only zstd's workspace follows the
-/// size of the payloads: it grows when a payload needs more than any earlier one, and is freed when
-/// 128 consecutive payloads needed less than a third. Source: zstd,
+/// The compressor reuses its tables and contexts, so a call allocates nothing. Only zstd's
+/// workspace follows the size of the payloads: it grows when a payload needs more than any earlier
+/// one, and is freed when 128 consecutive payloads needed less than a third. Source: zstd,
 /// `ZSTD_WORKSPACETOOLARGE_FACTOR`.
 ///
 /// Payloads are not inspected before the codec runs: an entropy test costs every 4 KiB payload 0.6
@@ -41,14 +41,14 @@ impl Compressor {
         Self { engine: Engine::new(codec), backoff: Backoff::default(), form: FrameForm::Solid }
     }
 
-    /// Returns the compressor with another form of frames. It encodes payloads of several blocks,
-    /// up to [`INDEPENDENT_BLOCKS_MAX`], in that form, and other payloads as a whole.
+    /// Sets the form of frames. Payloads of several blocks, up to [`INDEPENDENT_BLOCKS_MAX`], are
+    /// encoded in that form, and other payloads as a whole.
     #[must_use]
     pub fn with_form(self, form: FrameForm) -> Self {
         Self { form, ..self }
     }
 
-    /// Returns the bytes of target that encoding a source of `source_bytes` may need.
+    /// Returns the target bytes that a source of `source_bytes` may need.
     pub fn target_bytes(source_bytes: usize) -> usize {
         Engine::target_bytes(source_bytes)
     }
@@ -74,12 +74,12 @@ impl Compressor {
         store(source, target)
     }
 
-    /// Returns whether the next frame would be tried.
+    /// Returns whether the next frame will be tried.
     pub(crate) fn is_trying(&self) -> bool {
         !self.engine.is_none() && self.backoff.is_trying()
     }
 
-    /// Notes the results of frames that were compressed elsewhere.
+    /// Records the results of frames that were compressed elsewhere.
     pub(crate) fn note(&mut self, encodings: impl Iterator<Item = Encoding>) {
         encodings.for_each(|encoding| self.backoff.record_late(encoding != Encoding::Store));
     }

@@ -1,8 +1,8 @@
 //! Decoding of a frame's payload.
 //!
-//! The source is not trusted: for any content, the decoder neither panics nor writes outside the
-//! target. Only the length is checked here. The frame's checksum proves that the bytes are the
-//! right ones, and callers verify it first.
+//! The source is not trusted: whatever its content, the decoder neither panics nor writes outside
+//! the target. The decoder checks only the length. The frame's checksum proves that the bytes are
+//! the right ones, and callers verify it first.
 
 use zstd_safe::DCtx;
 
@@ -10,10 +10,9 @@ use super::{BlockTable, Encoding};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 
-/// Decodes payloads of every [`Encoding`]. It keeps its context, so a call allocates nothing after
-/// the first.
+/// Decodes payloads of every [`Encoding`]. It reuses its context, so only the first call allocates.
 pub struct Decompressor {
-    /// Created for the first payload, because it takes 100 KiB.
+    /// Created for the first payload, because it uses 100 KiB.
     zstd: Option<DCtx<'static>>,
     /// Buffer for a caller that processes a payload before decoding it.
     scratch: Vec<u8>,
@@ -25,24 +24,24 @@ impl Decompressor {
         Self { zstd: None, scratch: Vec::new() }
     }
 
-    /// Returns a buffer of `len` bytes of any value; return it with [`Decompressor::keep_scratch`].
+    /// Returns a buffer of `len` bytes with unspecified values. Give it back with
+    /// [`Decompressor::keep_scratch`].
     pub(crate) fn take_scratch(&mut self, len: usize) -> Vec<u8> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(len, 0);
         scratch
     }
 
-    /// Keeps a buffer for the next payload.
+    /// Stores a buffer for the next payload.
     pub(crate) fn keep_scratch(&mut self, scratch: Vec<u8>) {
         self.scratch = scratch;
     }
 
-    /// Decodes `source` into all of `target`. The length of the target is the length that the
-    /// decoded payload must have.
+    /// Decodes `source` into `target`. The decoded payload must fill the target exactly.
     ///
     /// # Errors
     /// `Corrupt` if the source is not a payload of that encoding or decodes to another length. The
-    /// target's content is then unspecified.
+    /// content of the target is then unspecified.
     pub fn decompress(
         &mut self,
         encoding: Encoding,
@@ -82,11 +81,11 @@ impl Decompressor {
         ))
     }
 
-    /// Decodes block `index` of a payload that has this table into `target`, which has the length
-    /// of a block.
+    /// Decodes block `index` of a payload with this table into `target`, which has the length of a
+    /// block.
     ///
     /// # Errors
-    /// `Corrupt`, as [`Decompressor::decompress`]; also if the block's checksum is wrong.
+    /// `Corrupt`, as for [`Decompressor::decompress`]; also if the block's checksum is wrong.
     pub fn decompress_block(
         &mut self,
         table: &BlockTable,
@@ -101,7 +100,7 @@ impl Decompressor {
     /// the length of a block.
     ///
     /// # Errors
-    /// As [`Decompressor::decompress_block`].
+    /// See [`Decompressor::decompress_block`].
     pub(crate) fn decompress_stored(
         &mut self,
         table: &BlockTable,

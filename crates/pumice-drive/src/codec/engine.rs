@@ -1,7 +1,7 @@
 //! The codecs: encode one payload, regardless of the saving.
 //!
-//! An engine keeps tables and contexts between calls and no other trace of earlier payloads, so
-//! equal payloads have equal encodings. The caller decides whether the saving pays.
+//! An engine reuses its tables and contexts but otherwise remembers nothing of earlier payloads, so
+//! equal payloads have equal encodings. The caller decides whether the saving is worthwhile.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use zstd_safe::{CCtx, CParameter};
@@ -47,8 +47,8 @@ impl Engine {
         })
     }
 
-    /// Returns the bytes of target that encoding a source of `source_bytes` needs if the result may
-    /// have any length.
+    /// Returns the target bytes that a source of `source_bytes` needs if the result may have any
+    /// length.
     pub fn target_bytes(source_bytes: usize) -> usize {
         // LZ4's bound is the larger one.
         let bytes = get_maximum_output_size(source_bytes);
@@ -61,9 +61,9 @@ impl Engine {
         matches!(self.0, Kind::None)
     }
 
-    /// Encodes `source` at the start of `target`. Returns the encoding and the encoded length, or
-    /// `None` if the length would exceed `most_bytes` and for [`Codec::None`]. The remaining bytes
-    /// of the target are unspecified.
+    /// Encodes `source` at the start of `target`. Returns the encoding and the encoded length.
+    /// Returns `None` if the length would exceed `most_bytes`, and always for [`Codec::None`]. The
+    /// remaining bytes of the target are unspecified.
     pub fn encode(
         &mut self,
         source: &[u8],

@@ -2,14 +2,14 @@
 //!
 //! The caller records the byte and the number of blocks instead of a payload.
 
-/// Returns the byte that `block` consists of. Returns `None` if its bytes differ and for an empty
-/// block.
+/// Returns the byte that `block` consists of; `None` if its bytes differ or the block is empty.
 ///
-/// The first bytes of ordinary data decide, so the test is cheap enough for every block of a write.
+/// Ordinary data differs in its first bytes, so the test is cheap enough for every block of a
+/// write.
 #[inline]
 pub fn fill_byte(block: &[u8]) -> Option<u8> {
     let (&first, rest) = block.split_first()?;
-    // The block equals itself shifted by one byte: a single comparison of memory, which stops at
-    // the first difference and runs at the speed of the cache if there is none.
+    // The block equals itself shifted by one byte. This is a single memory comparison, which stops
+    // at the first difference and otherwise runs at cache speed.
     (Some(rest) == block.get(..rest.len())).then_some(first)
 }

@@ -1,9 +1,9 @@
 //! Compression of frames.
 //!
 //! * `engine`: the codecs with their tables and contexts.
-//! * `compress`: encodes a frame's payload if that saves enough, and stores it otherwise.
+//! * `compress`: encodes a frame's payload if that saves enough, and otherwise stores it as it is.
 //! * `decompress`: decodes untrusted bytes.
-//! * `blocks`: payloads whose blocks are encoded one by one.
+//! * `blocks`: payloads whose blocks are encoded separately.
 //! * `backoff`: decides when to stop trying to compress a stream that does not compress.
 //! * `fill`: detects blocks that consist of one repeated byte, which need no payload.
 //! * `workers`: threads that compress for several drives.
@@ -11,10 +11,10 @@
 //! Every context is reused, so the work for one frame allocates nothing (zstd resizes its workspace
 //! when the size of frames changes a lot; see [`Compressor`]).
 //!
-//! This module knows no address, no header and no checksum except the checksum of a block in a
-//! payload of several: the caller keeps the encoding and the length of a payload. Only [`Workers`]
-//! have threads. An embedder needs [`Codec`] and [`FrameForm`] and, for more than one thread,
-//! [`Workers`]; the rest serves the other crates of the workspace.
+//! This module has no notion of addresses or headers. The only checksum that it computes is that of
+//! a block in a payload of several blocks. The caller stores the encoding and the length of a
+//! payload. Only [`Workers`] have threads. An embedder needs [`Codec`] and [`FrameForm`] and, for
+//! more than one thread, [`Workers`]; the rest serves the other crates of the workspace.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -52,8 +52,8 @@ pub use workers::{Pool, Workers};
 /// (see `benches/frame_size.rs`).
 const ZSTD_LEVEL_DEFAULT: i32 = 1;
 
-/// Lowest zstd level on offer; zstd has lower ones. Arbitrary: LZ4 serves users who want more
-/// speed.
+/// Lowest zstd level on offer, though zstd has lower ones. Arbitrary: LZ4 serves users who want
+/// more speed.
 const ZSTD_LEVEL_MIN: i32 = -7;
 
 /// Highest zstd level on offer: the last one below those that zstd calls "ultra".
@@ -63,7 +63,7 @@ const _: () = assert!(
     "the default level is on offer"
 );
 
-/// The codec that compresses the frames of a drive. It affects writes only: every frame names its
+/// The codec that compresses the frames of a drive. It affects writes only: every frame records its
 /// own [encoding](Encoding), so one drive can hold frames of several codecs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
@@ -126,7 +126,7 @@ impl Codec {
         }
     }
 
-    /// Returns the codec that a superblock names. A level out of range becomes the nearest one on
+    /// Returns the codec recorded in a superblock. A level out of range becomes the nearest one on
     /// offer. The superblock's decoder refuses unknown numbers; here they count as zstd.
     pub fn from_format(number: u16, level: i32) -> Self {
         match number {
@@ -147,8 +147,8 @@ impl fmt::Display for Codec {
     }
 }
 
-/// The form of frames: compressed as a whole, or block by block. It affects writes only, like the
-/// codec.
+/// The form of frames: compressed as a whole, or block by block. Like the codec, it affects writes
+/// only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameForm {
     /// The whole frame at once: the densest.
@@ -159,7 +159,7 @@ pub enum FrameForm {
 }
 
 impl FrameForm {
-    /// Returns the form of new frames that a superblock names.
+    /// Returns the form of new frames recorded in a superblock.
     pub fn from_format(has_block_frames: bool) -> Self {
         if has_block_frames { FrameForm::Blocks } else { FrameForm::Solid }
     }

@@ -1,5 +1,5 @@
-//! Goal: payloads decode to the same bytes and never grow; damaged payloads are refused without
-//! harm; giving up on incompressible data is temporary.
+//! Goal: payloads decode to the original bytes and never grow; damaged payloads are refused without
+//! harm; the decision to stop compressing incompressible data is temporary.
 //!
 //! Method: every codec over data of many kinds and lengths; liblz4 as a second opinion on LZ4
 //! blocks in both directions; damaged payloads decoded between guard bytes.
@@ -21,8 +21,8 @@ const CODECS: [Codec; 6] = [
     Codec::Zstd { level: 19 },
 ];
 
-/// Lengths around every limit the codecs have: empty, LZ4's shortest match, blocks, where LZ4's
-/// table changes, and beyond.
+/// Lengths around every limit of the codecs: empty, LZ4's shortest match, blocks, the switch of
+/// LZ4's table, and beyond.
 const LENGTHS: [usize; 13] =
     [0, 1, 4, 12, 13, 31, 4095, 4096, 4097, 16_383, 16_384, 65_536, 200_000];
 
@@ -86,8 +86,8 @@ fn every_codec_restores_every_kind_of_data_and_never_expands() {
     let mut decompressor = Decompressor::new();
     for codec in CODECS {
         for kind in 0..5 {
-            // One compressor for all lengths, so that remains of a long payload in the tables meet
-            // a short one.
+            // All lengths share one compressor, so that a short payload meets the remains of a long
+            // one in the tables.
             let mut compressor = Compressor::new(codec);
             for len in LENGTHS.into_iter().chain([4096]) {
                 let source = sample(kind, len, 1);
@@ -158,8 +158,8 @@ fn blocks_are_cut_from_a_payload_as_they_are() {
         assert_eq!(encoding == Encoding::Blocks, has_entries);
         assert!(decode_guarded(encoding, &target[..len], wanted.len()).unwrap() == wanted);
     }
-    // A damaged block is never cut out of its frame; damaged entries affect no cut, because the
-    // table has them.
+    // A damaged block is never cut out of its frame. Damaged entries affect no cut, because the
+    // table holds their values.
     let mut damaged = encoded.clone();
     damaged[table.range(7).end - 1] ^= 1;
     damaged[9] ^= 1;
@@ -171,8 +171,7 @@ fn blocks_are_cut_from_a_payload_as_they_are() {
     assert_eq!(cut_blocks(&table, &encoded, 0..4, &mut [0; 100]), None);
 }
 
-/// Guards against a part of a frame that takes more than its blocks do alone: no space is reserved
-/// for that.
+/// Guards against a part of a frame that is longer than its blocks: no space is reserved for that.
 #[test]
 fn blocks_that_would_be_cut_for_nothing_are_not() {
     let noise = sample(4, 4096, 1);
@@ -230,8 +229,8 @@ fn a_damaged_block_is_noticed_and_no_other() {
     assert!(decompressor.decompress_block(&table, &encoded, 8, &mut [0; 4096]).is_err());
 }
 
-/// Builds a payload of blocks, each given as its encoding, the length that its entry says, and its
-/// stored bytes.
+/// Builds a payload of blocks from the encoding, the length in the entry, and the stored bytes of
+/// each.
 fn payload_of(blocks: &[(u16, usize, &[u8])]) -> Vec<u8> {
     let entry = |&(encoding, len, stored): &(u16, usize, &[u8])| {
         let word = len as u16 | encoding << 13;
@@ -248,7 +247,7 @@ fn block_of_encoded_len(len: usize) -> (Vec<u8>, Vec<u8>) {
     (1..4096).map(encode).find(|(_, encoded)| encoded.len() == len).unwrap()
 }
 
-/// Payloads that no compressor writes, with right checksums. The decoder in Python refuses the same
+/// Payloads with valid checksums that no compressor writes. The decoder in Python refuses the same
 /// ones.
 #[test]
 fn impossible_payloads_of_blocks_are_refused() {
@@ -262,7 +261,7 @@ fn impossible_payloads_of_blocks_are_refused() {
     };
     let expected = [&text[..], &noise].concat();
     assert!(decode(&[good, raw]) == Some(expected));
-    // As long as its content, for which it could be taken.
+    // The payload is as long as its content, so it could be mistaken for it.
     assert_eq!(payload_of(&[raw, (1, 4084, &long)]).len(), 8192);
     for (what, blocks) in [
         ("no shorter than its content", &[raw, (1, 4084, &long[..])][..]),
@@ -447,7 +446,8 @@ fn incompressible_streams_are_rarely_tried_and_never_given_up() {
 
 #[test]
 fn one_success_starts_the_backoff_over() {
-    /// Attempts until one is skipped, all failing, then the skips until the next attempt.
+    /// Returns the number of failing attempts until one is skipped, and of skips until the next
+    /// attempt.
     fn fail_until_retried(backoff: &mut Backoff) -> (u32, u32) {
         let (mut attempts, mut skips) = (0, 0);
         while backoff.is_worth_trying() {
@@ -482,7 +482,8 @@ fn compressible_data_is_noticed_within_the_stated_number_of_frames() {
                 .take_while(|_| compress(&mut compressor, &text).0 == Encoding::Store)
                 .count();
             assert!(missed <= FRAMES_MISSED_MAX as usize, "{codec} after {noise_frames}");
-            // Once noticed it is believed: a single incompressible frame changes nothing.
+            // Once the change is noticed, it takes effect: a single incompressible frame changes
+            // nothing.
             compress(&mut compressor, &noise);
             assert_ne!(compress(&mut compressor, &text).0, Encoding::Store);
         }

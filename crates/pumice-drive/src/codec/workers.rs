@@ -1,4 +1,4 @@
-//! Threads that compress for drives, in addition to the threads that the drives run on.
+//! Threads that compress for drives, in addition to the threads on which the drives run.
 //!
 //! ```text
 //!   writes of a drive -> frames -> tray -> batch -> [queue] -> a thread, or a task of the drive's
@@ -6,19 +6,19 @@
 //!         +--- each appends its own  <---  outcome of the batch  <-----------+
 //! ```
 //!
-//! Passing work to another thread costs as much as compressing some kilobytes, so frames of several
-//! writes travel together: all frames that the currently ready tasks put on the tray, up to
-//! [`batch_bytes`]. A batch owns a copy of its frames, and its outcome is set once. Nothing else
-//! passes between the threads but a sum of bytes, so neither side can see half a result.
+//! Passing work to another thread costs as much as compressing a few kilobytes, so frames of
+//! several writes travel together: all frames that the currently ready tasks put on the tray, up to
+//! [`batch_bytes`]. A batch owns a copy of its frames, and its outcome is set once. Apart from
+//! batches and a byte count, the threads share nothing, so neither side can see a partial result.
 //!
-//! While the threads have enough to do, the thread of the drives compresses the next writes itself,
-//! into their place. When none of its tasks is ready, the write that has waited longest takes
-//! batches from the queue: with `n` threads, `n` compress. A write that is alone on the tray is
-//! compressed by its own task, so at depth 1 no thread is woken for a write of up to a batch.
+//! While the threads are busy, the drives' thread compresses the next writes itself, in place. When
+//! none of its tasks is ready, the write that has waited longest takes batches from the queue: with
+//! `n` threads, `n` compress. A write that is alone on the tray is compressed by its own task, so
+//! at queue depth 1 a write of up to one batch wakes no thread.
 //!
-//! The threads know no drive, no address and no order, and remember nothing of earlier frames: each
-//! drive decides whether a stream is worth the attempt. The threads end when the last handle is
-//! dropped.
+//! The threads have no notion of drives, addresses or order, and remember nothing of earlier
+//! frames: each drive decides whether a stream is worth an attempt. The threads end when the last
+//! handle is dropped.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -41,8 +41,9 @@ use super::{Codec, Encoding, Engine, FrameForm};
 use crate::base::clock::AnyClock;
 use crate::base::wait::{Line, WaitQueue};
 
-/// Returns the approximate bytes of frames in a batch: 30 to 100 us of the codec, a few times the
-/// cost of waking a thread, and few enough that many concurrent writes are several batches.
+/// Returns the approximate bytes of frames in a batch: enough for 30 to 100 us of compression, a
+/// few times the cost of waking a thread, and few enough that many concurrent writes form several
+/// batches.
 fn batch_bytes(codec: Codec) -> usize {
     match codec {
         Codec::None | Codec::Lz4 => 64 << 10,
@@ -50,56 +51,56 @@ fn batch_bytes(codec: Codec) -> usize {
     }
 }
 
-/// Most writes that have frames in a batch.
+/// Maximum number of writes with frames in one batch.
 const BATCH_WRITES: usize = 16;
 
-/// Batches that may wait. A batch that does not fit is compressed by the task that wanted to pass
-/// it on.
+/// Capacity of the queue, in batches. A batch that does not fit is compressed by the task that
+/// tried to pass it on.
 const QUEUE_BATCHES: usize = 64;
 
-/// Bytes of frames that may be copied, and compressed, and not yet appended, of all drives. Writes
-/// beyond it are compressed where they are appended, without a copy. Threads that pass writes on at
-/// the same moment may exceed it by one write each. Memory for this, for as many bytes of payloads,
-/// and for each thread's codecs, is not part of a drive's own.
+/// Maximum bytes of frames, over all drives, that are copied or compressed and not yet appended.
+/// Writes beyond it are compressed where they are appended, without a copy. Threads that pass
+/// writes on at the same moment may exceed it by one write each. The memory for these frames, for
+/// the same amount of payloads, and for each thread's codecs is not part of a drive's own.
 const PASSED_BYTES_MAX: usize = 16 << 20;
 
-/// Writes or batches waiting for each thread at which it has enough to do.
+/// Number of waiting writes or batches per thread at which the threads count as busy.
 const BUSY_WRITES: usize = 2;
 
-/// Buffers that are kept for the next batches.
+/// Maximum number of buffers retained for later batches.
 const SPARE_MAX: usize = 16;
 
-/// A handle to threads that compress. Clones belong to the same executor and are for its drives;
-/// drives of other executors share the threads through a handle of their own.
+/// A handle to threads that compress. Clones belong to the same executor and serve its drives.
+/// Drives of other executors share the threads through handles of their own.
 #[derive(Clone)]
 pub struct Workers {
     own: Rc<Own>,
 }
 
-/// The state that one thread of drives has to itself.
+/// The state that belongs to one thread of drives.
 struct Own {
     pool: Arc<Pool>,
     contexts: RefCell<Contexts>,
     /// At most one batch for each coding.
     tray: RefCell<Vec<Batch>>,
-    /// Writes that wait; the first of them looks after the tray and the queue.
+    /// Waiting writes. The first of them attends to the tray and the queue.
     waiting: Line,
-    /// Something was put on the tray, or into the queue.
+    /// Woken when work is added to the tray or the queue.
     work: WaitQueue,
     spare: RefCell<Vec<Frames>>,
 }
 
-/// Threads that compress for the drives of any number of threads, each through its own [`Workers`].
+/// Threads that compress for drives on any number of threads, each through its own [`Workers`].
 pub struct Pool {
     queue: Sender<Batch>,
-    /// The other end: tasks take batches from it as well.
+    /// The receiving end: tasks take batches from it as well.
     batches: Receiver<Batch>,
     threads: Vec<thread::JoinHandle<()>>,
-    /// Bytes of frames that are on their way, of [`PASSED_BYTES_MAX`].
+    /// Bytes of frames in transit, up to [`PASSED_BYTES_MAX`].
     passed_bytes: AtomicUsize,
 }
 
-/// The way in which frames are encoded.
+/// The encoding of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Coding {
     /// The codec.
@@ -108,14 +109,15 @@ pub(crate) struct Coding {
     pub(crate) form: FrameForm,
 }
 
-/// Frames of some writes, in order, before and after they are compressed.
+/// Frames of some writes, in order, before and after compression.
 #[derive(Debug, Default)]
 struct Frames {
-    /// The frames, one after the other, and their lengths. Empty if their own task compresses them.
+    /// The frames, one after the other, and their lengths. Empty if the write's own task compresses
+    /// them.
     raw: Vec<u8>,
     lengths: Vec<usize>,
     payloads: Vec<Payload>,
-    /// The payloads, one after the other, and remains of earlier ones.
+    /// The payloads, one after the other, followed by remains of earlier ones.
     bytes: Vec<u8>,
     /// Bytes of the payloads.
     used: usize,
@@ -171,11 +173,11 @@ struct Outcome {
     waiting: [AtomicWaker; BATCH_WRITES],
 }
 
-/// Frames of some writes for one thread.
+/// Frames of some writes, to be compressed by one thread.
 struct Batch {
     coding: Coding,
     frames: Frames,
-    /// Writes that have frames here.
+    /// Number of writes with frames in the batch.
     writes: usize,
     outcome: Arc<Outcome>,
 }
@@ -208,7 +210,7 @@ impl Batch {
 }
 
 impl Drop for Batch {
-    /// Lets the writes continue, after a panic too.
+    /// Lets the writes continue, even after a panic.
     fn drop(&mut self) {
         self.outcome.frames.get_or_init(|| None);
         self.outcome.waiting.iter().for_each(AtomicWaker::wake);
@@ -219,7 +221,7 @@ impl Drop for Batch {
 enum Part {
     /// Compressed by the write's own task.
     Own(Frames),
-    /// In a batch: which of its writes, and which of its frames.
+    /// In a batch: the number of the write in it, and its frames.
     Passed { outcome: Arc<Outcome>, number: usize, frames: Range<usize> },
 }
 
@@ -294,7 +296,7 @@ impl Drop for CompressedFrames {
     }
 }
 
-/// A thread's codecs, one for each setting that it met.
+/// A thread's codecs, one for each coding used so far.
 #[derive(Default)]
 struct Contexts {
     engines: Vec<(Codec, Engine)>,
@@ -316,7 +318,7 @@ impl Pool {
     /// Starts `count` threads.
     ///
     /// # Errors
-    /// The operating system's, if a thread cannot be started.
+    /// The error of the operating system if a thread cannot be started.
     pub fn start(count: usize) -> io::Result<Arc<Self>> {
         let (queue, batches) = bounded(QUEUE_BATCHES);
         let (threads, passed_bytes) = (Vec::with_capacity(count), AtomicUsize::new(0));
@@ -339,7 +341,7 @@ impl Workers {
     /// Starts `count` threads for the drives of one executor.
     ///
     /// # Errors
-    /// Those of [`Pool::start`].
+    /// The errors of [`Pool::start`].
     pub fn start(count: usize) -> io::Result<Self> {
         Pool::start(count).map(Self::of)
     }
@@ -351,9 +353,10 @@ impl Workers {
         Self { own: Rc::new(Own { pool, contexts, tray, waiting, work, spare }) }
     }
 
-    /// Returns whether to pass on a write of `bytes` bytes: there is room, and the codec takes much
-    /// longer than copying the write's frames and continuing it in another task, which is about 1
-    /// us for 4 KiB, half the time that LZ4 takes and a sixth of zstd's (see `benches/threads.rs`).
+    /// Returns whether to pass on a write of `bytes` bytes: space is left, and the codec takes much
+    /// longer than copying the write's frames and continuing the write in another task. That costs
+    /// about 1 us for 4 KiB, half the time that LZ4 takes and a sixth of zstd's (see
+    /// `benches/threads.rs`).
     pub(crate) fn can_take(&self, codec: Codec, bytes: usize) -> bool {
         let is_worth_it = match codec {
             Codec::None => false,
@@ -365,9 +368,9 @@ impl Workers {
         is_worth_it && has_room && !self.are_busy(codec, bytes)
     }
 
-    /// Returns whether the threads have enough to do for the time that the caller's thread takes to
-    /// compress a write of `bytes` bytes and to look after writes that end meanwhile. The caller's
-    /// thread then compresses the write itself, into its place and without a copy.
+    /// Returns whether the threads have enough work for the time in which the caller's thread
+    /// compresses a write of `bytes` bytes and attends to writes that end meanwhile. The caller's
+    /// thread then compresses the write itself, in place and without a copy.
     fn are_busy(&self, codec: Codec, bytes: usize) -> bool {
         let waiting_bytes = self.own.pool.queue.len() * batch_bytes(codec);
         let threads = self.own.pool.threads.len();
@@ -375,7 +378,7 @@ impl Workers {
     }
 
     /// Compresses frames on these threads and the caller's, while the other tasks of the caller's
-    /// thread run. `clock` is the clock of the caller's executor.
+    /// thread run. `clock` belongs to the caller's executor.
     ///
     /// # Panics
     /// If a codec panics.
@@ -393,8 +396,8 @@ impl Workers {
         frames
     }
 
-    /// Passes the frames of a write on. If the write is longer than a batch and there are no other
-    /// writes to look after, this task compresses its share itself, immediately and without a copy.
+    /// Passes on the frames of a write. If the write is longer than a batch and no other write
+    /// waits, this task compresses its share itself, immediately and without a copy.
     fn begin(&self, coding: Coding, frames: &[&[u8]], is_alone: bool) -> Vec<Part> {
         let groups = groups(frames, batch_bytes(coding.codec));
         let own_share = match groups.len() {
@@ -408,7 +411,7 @@ impl Workers {
             .map(|(number, group)| (!is_own(number)).then(|| self.put(coding, group)))
             .collect();
         if groups.len() > 1 {
-            // Other writes have nothing to add before this task has done its share.
+            // Other writes cannot add frames before this task has compressed its share.
             self.take_from_tray(|batch| batch.coding == coding).into_iter().for_each(|batch| {
                 self.pass_on(batch);
             });
@@ -430,7 +433,7 @@ impl Workers {
         Part::Own(frames)
     }
 
-    /// Puts frames on the tray. A batch there that has no room for them is passed on.
+    /// Puts frames on the tray. A batch that has no space for them is passed on.
     fn put(&self, coding: Coding, frames: &[&[u8]]) -> Part {
         let bytes: usize = frames.iter().map(|frame| frame.len()).sum();
         let is_full = |batch: &Batch| batch.coding == coding && !batch.has_room(bytes);
@@ -454,8 +457,8 @@ impl Workers {
         self.own.work.wake_all();
     }
 
-    /// Waits until the parts of a write are compressed. The write that has waited longest looks
-    /// after the tray and the queue.
+    /// Waits until the parts of a write are compressed. The write that has waited longest attends
+    /// to the tray and the queue.
     async fn wait_for(&self, clock: &dyn AnyClock, parts: &[Part]) {
         let ended = async {
             for part in parts {
@@ -465,13 +468,13 @@ impl Workers {
         select(pin!(ended), pin!(self.help_until_ended(clock, parts))).await;
     }
 
-    /// Takes batches from the tray and the queue whenever no other task is ready, after all earlier
-    /// writes have ended, and until this write has.
+    /// Takes batches from the tray and the queue whenever no other task is ready. Starts after all
+    /// earlier writes have ended and stops when this write has ended.
     async fn help_until_ended(&self, clock: &dyn AnyClock, parts: &[Part]) {
         let _turn = self.own.waiting.turn().await;
         while parts.iter().any(|part| part.payloads().is_none()) {
             self.own.work.wait_for(|| self.has_work().then_some(())).await;
-            // Tasks that are ready, and tasks whose I/O has ended, run first.
+            // Ready tasks, and tasks whose I/O has ended, run first.
             clock.sleep_ns(0).await;
             if let Some(batch) = self.take_from_tray(|_| true) {
                 match batch.writes {
@@ -498,16 +501,17 @@ impl Workers {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.queue.close();
-        // Batches of writes that were dropped.
+        // Discards batches of dropped writes.
         while self.batches.try_recv().is_ok() {}
         for thread in self.threads.drain(..) {
-            // A panic there has reached the writes that waited.
+            // The waiting writes have already received a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Cuts the frames of a write into groups of up to `bytes_max`; a longer frame is alone.
+/// Splits the frames of a write into groups of up to `bytes_max` bytes. A longer frame forms a
+/// group of its own.
 fn groups<'a, 'b>(frames: &'b [&'a [u8]], bytes_max: usize) -> Vec<&'b [&'a [u8]]> {
     let mut groups = Vec::new();
     let mut rest = frames;

@@ -1,11 +1,11 @@
-//! The keys of a drive that a medium carries, and all operations that use them: sealing and opening
-//! payloads, hiding headers, and MACs in place of checksums.
-//! A drive that is not encrypted has the cipher [`PLAIN`], with which nothing is sealed and nothing
-//! hidden.
+//! The keys of the drive on a medium, and all operations that use them: sealing and opening
+//! payloads, hiding headers, and MACs in place of checksums. An unencrypted drive has the cipher
+//! [`PLAIN`], which seals and hides nothing.
 //!
-//! **Which key.** Uses of a segment have numbers that only grow (generations). A master key is used
-//! from one of them on, and the previous key before it: so the number of the use determines the
-//! key, and while a drive is being given a new key, both are in use.
+//! **Which key.** Each use of a segment has a number, its generation; generations only grow. A
+//! master key applies from one generation on, and the previous key applies before it. The
+//! generation therefore determines the key, and both keys are in use while a drive is being
+//! re-keyed.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -21,10 +21,10 @@ use crate::base::{Error, ErrorKind, Lba, Result};
 /// Bytes that sealing adds to a payload: a nonce and a tag.
 pub const SEAL_BYTES: usize = NONCE_BYTES + MAC_BYTES;
 
-/// Bytes of a tag, and of a whole MAC.
+/// Bytes of a tag, and of a full MAC.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// The cipher of a drive that is not encrypted.
+/// The cipher of an unencrypted drive.
 pub static PLAIN: Cipher = Cipher(None);
 
 /// The keys of a drive, shared by all holders of the cipher.
@@ -37,27 +37,27 @@ struct Ring {
     randomness: Randomness,
 }
 
-/// A master key, the start of its use, and the key after it, which may come into use after the
-/// drive was opened.
+/// A master key, the first generation that uses it, and the next key, which may come into use after
+/// the drive was opened.
 struct Epoch {
-    /// First generation of segments that are written with it.
+    /// First generation of segments that are written with this key.
     since: u64,
     master: MasterKey,
     keys: Keys,
     next: OnceLock<Box<Epoch>>,
 }
 
-/// The identity of a payload: the payload opens as nothing else.
+/// The identity of a payload. A sealed payload opens only with the same identity.
 #[derive(Clone, Copy)]
 pub struct Binding([u8; 28]);
 
 impl Binding {
-    /// Binds the payload of a frame: not to its place, since garbage collection moves it.
+    /// Binds the payload of a frame, but not to its location, since garbage collection moves it.
     pub fn frame(lba: Lba, blocks: u8, encoding: u8) -> Self {
         Self::new([1, encoding, blocks], lba.0, [0; 16])
     }
 
-    /// Binds the payload of metadata, also to its place.
+    /// Binds the payload of metadata, and also its location.
     pub fn metadata(kind: u8, number: u64, encoding: u8, place: [u8; 16]) -> Self {
         Self::new([5, encoding, kind], number, place)
     }
@@ -77,8 +77,8 @@ impl Cipher {
     /// A generation that is always written with the newest key.
     pub const NEWEST: u64 = u64::MAX;
 
-    /// Returns the cipher of the encrypted drive `uuid`, in which segments of generation `since`
-    /// and later are written with `master`, and earlier ones with `previous`, if any are left.
+    /// Returns the cipher of the encrypted drive `uuid`. Segments of generation `since` and later
+    /// are written with `master`, and earlier segments, if any are left, with `previous`.
     pub fn new(
         uuid: Uuid,
         master: MasterKey,
@@ -97,13 +97,13 @@ impl Cipher {
         Self(Some(Arc::new(Ring { uuid, first, randomness })))
     }
 
-    /// Returns whether nothing is encrypted.
+    /// Returns whether the drive is unencrypted.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Returns the bytes that a payload takes beyond its own.
+    /// Returns the bytes that sealing adds to a payload.
     #[inline]
     pub fn seal_bytes(&self) -> usize {
         if self.is_plain() { 0 } else { SEAL_BYTES }
@@ -118,7 +118,7 @@ impl Cipher {
         self.0.as_ref().expect("an encrypted drive has keys")
     }
 
-    /// Returns whether payloads of both generations are sealed with one key.
+    /// Returns whether payloads of both generations are sealed with the same key.
     #[inline]
     pub(crate) fn is_same_key(&self, one: u64, other: u64) -> bool {
         match &self.0 {
@@ -127,11 +127,10 @@ impl Cipher {
         }
     }
 
-    /// Returns the master key that new segments are written with, and the first generation that
-    /// uses it.
+    /// Returns the master key for new segments, and the first generation that uses it.
     ///
     /// # Panics
-    /// If nothing is encrypted.
+    /// If the drive is unencrypted.
     pub fn newest(&self) -> (&MasterKey, u64) {
         let newest = self.ring().newest();
         (&newest.master, newest.since)
@@ -140,16 +139,16 @@ impl Cipher {
     /// Returns the source of random bytes.
     ///
     /// # Panics
-    /// If nothing is encrypted.
+    /// If the drive is unencrypted.
     pub fn randomness(&self) -> &Randomness {
         &self.ring().randomness
     }
 
-    /// Writes segments of generation `since` and later with another master key. The earlier keys
-    /// stay known for as long as this cipher is held.
+    /// Adds another master key, for segments of generation `since` and later. The earlier keys
+    /// remain available for the lifetime of this cipher.
     ///
     /// # Panics
-    /// If nothing is encrypted, or a later generation has a key of its own already.
+    /// If the drive is unencrypted, or a key for a later generation already exists.
     pub fn renew(&self, master: MasterKey, since: u64) {
         let ring = self.ring();
         let newest = ring.newest();
@@ -162,7 +161,7 @@ impl Cipher {
     /// bytes of the sealed payload, from the start of the buffer.
     ///
     /// # Panics
-    /// If nothing is encrypted, or the buffer is shorter than `len` and [`SEAL_BYTES`].
+    /// If the drive is unencrypted, or the buffer is shorter than `len` plus [`SEAL_BYTES`].
     #[inline]
     pub fn seal(&self, generation: u64, binding: Binding, buffer: &mut [u8], len: usize) -> usize {
         let ring = self.ring();
@@ -182,10 +181,10 @@ impl Cipher {
     /// Opens a sealed payload into `target`, which is exactly [`SEAL_BYTES`] shorter.
     ///
     /// # Errors
-    /// `Corrupt` if a byte of it differs from the sealed payload, or the binding is another one.
+    /// `Corrupt` if any byte of the payload was changed, or the binding is a different one.
     ///
     /// # Panics
-    /// If nothing is encrypted, or the target has another length.
+    /// If the drive is unencrypted, or the target has another length.
     #[inline]
     pub fn open(
         &self,
@@ -208,10 +207,10 @@ impl Cipher {
         })
     }
 
-    /// Hides the bytes of a header, or of the sources after it, that lie at `place`.
+    /// Hides the bytes of a header, or of the sources after it, that are stored at `place`.
     ///
     /// # Panics
-    /// If nothing is encrypted, or there are fewer than 16 bytes.
+    /// If the drive is unencrypted, or there are fewer than 16 bytes.
     #[inline]
     pub fn hide(&self, generation: u64, place: [u8; 16], bytes: &mut [u8]) {
         self.ring().epoch(generation).keys.header.encrypt(place, bytes);
@@ -220,7 +219,7 @@ impl Cipher {
     /// Reverts [`Cipher::hide`].
     ///
     /// # Panics
-    /// As [`Cipher::hide`].
+    /// See [`Cipher::hide`].
     #[inline]
     pub fn show(&self, generation: u64, place: [u8; 16], bytes: &mut [u8]) {
         self.ring().epoch(generation).keys.header.decrypt(place, bytes);
@@ -229,7 +228,7 @@ impl Cipher {
     /// Returns the MAC of a record's header and sources.
     ///
     /// # Panics
-    /// If nothing is encrypted.
+    /// If the drive is unencrypted.
     #[inline]
     pub(crate) fn record_mac(&self, generation: u64, bytes: &[u8]) -> u32 {
         let mac = self.ring().epoch(generation).keys.record.of(bytes);
@@ -239,16 +238,16 @@ impl Cipher {
     /// Returns the MAC of a batch header.
     ///
     /// # Panics
-    /// If nothing is encrypted.
+    /// If the drive is unencrypted.
     pub(crate) fn batch_mac(&self, generation: u64, bytes: &[u8]) -> u64 {
         let mac = self.ring().epoch(generation).keys.batch.of(bytes);
         u64::from_le_bytes(*mac.first_chunk().expect("a MAC is longer"))
     }
 
-    /// Returns the MAC of a superblock whose key is used from generation `since` on.
+    /// Returns the MAC of a superblock whose key applies from generation `since` on.
     ///
     /// # Panics
-    /// If nothing is encrypted.
+    /// If the drive is unencrypted.
     pub(crate) fn superblock_mac(&self, since: u64, bytes: &[u8]) -> [u8; MAC_BYTES] {
         self.ring().epoch(since).keys.superblock.of(bytes)
     }
@@ -256,7 +255,7 @@ impl Cipher {
     /// Wraps another master key of the drive under the newest one.
     ///
     /// # Panics
-    /// If nothing is encrypted.
+    /// If the drive is unencrypted.
     pub fn wrap(&self, other: &MasterKey, use_of: Wrapped) -> [u8; NONCE_BYTES + WRAPPED_BYTES] {
         let ring = self.ring();
         let nonce: [u8; NONCE_BYTES] = ring.randomness.nonce();
@@ -273,13 +272,13 @@ impl Cipher {
         wrapped
     }
 
-    /// Opens a key that [`Cipher::wrap`] wrapped for the same use, under the newest key.
+    /// Unwraps a key that [`Cipher::wrap`] wrapped for the same use under the newest key.
     ///
     /// # Errors
     /// `Corrupt` if a byte differs.
     ///
     /// # Panics
-    /// If nothing is encrypted.
+    /// If the drive is unencrypted.
     pub fn unwrap(
         &self,
         wrapped: &[u8; NONCE_BYTES + WRAPPED_BYTES],
@@ -289,7 +288,7 @@ impl Cipher {
         unwrap_under(ring.uuid, &ring.newest().keys, wrapped, use_of)
     }
 
-    /// Opens the earlier master key of the drive `uuid` that was wrapped under `master`.
+    /// Unwraps the earlier master key of the drive `uuid`, wrapped under `master`.
     ///
     /// # Errors
     /// `Corrupt` if a byte differs.
@@ -302,12 +301,12 @@ impl Cipher {
     }
 }
 
-/// The relation of a wrapped master key to the key that it is wrapped under.
+/// The relation of a wrapped master key to its wrapping key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapped {
-    /// The key before it, as superblocks have it.
+    /// The key before it, as stored in superblocks.
     Earlier,
-    /// The key after it, as it is handed to the process that has the drive open.
+    /// The key after it, as passed to the process that has the drive open.
     Next,
 }
 

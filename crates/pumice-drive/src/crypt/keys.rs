@@ -1,5 +1,5 @@
-//! The keys that follow from one master key of a drive: by HKDF-SHA-256 with the drive's identity
-//! as the salt, so that no two drives share a key.
+//! The keys derived from one master key of a drive: by HKDF-SHA-256 with the drive's identity as
+//! the salt, so that no two drives share a key.
 //!
 //! Source: RFC 5869.
 
@@ -16,12 +16,12 @@ use super::xts::Xts;
 /// Bytes of every key.
 pub const KEY_BYTES: usize = 32;
 
-/// The key from which all keys of a drive follow. Its bytes are erased when it is dropped.
+/// The key from which all keys of a drive are derived. Its bytes are erased when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MasterKey(Zeroizing<[u8; KEY_BYTES]>);
 
 impl MasterKey {
-    /// Draws a new one.
+    /// Draws a new key.
     pub fn draw(randomness: &Randomness) -> Self {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         randomness.fill(&mut *key);
@@ -64,16 +64,16 @@ pub(super) fn derive(secret: &[u8], salt: &[u8], label: &str) -> Zeroizing<[u8; 
     key
 }
 
-/// Returns the AEAD with a key.
+/// Returns the AEAD for a key.
 pub(super) fn aead(key: &[u8; KEY_BYTES]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM_SIV, key).expect("a key of 32 bytes"))
 }
 
-/// The keys of one master key.
+/// The keys derived from one master key.
 pub(super) struct Keys {
     /// For payloads.
     pub(super) payload: LessSafeKey,
-    /// For an earlier master key that is kept under this one.
+    /// For an earlier master key that is stored under this one.
     pub(super) wrapping: LessSafeKey,
     /// For record headers and sources.
     pub(super) header: Xts,

@@ -8,15 +8,15 @@
 //! headers  AES-256-XTS, tweaked by their place in one use of a segment, and AES-256-CMAC
 //! ```
 //!
-//! * `cipher`: the keys that a medium carries, and their uses: payloads, headers, MACs.
-//! * `keys`: the keys that follow from one master key.
-//! * `xts`: AES-XTS with ciphertext stealing, for units of any length from 16 bytes on.
+//! * `cipher`: the keys of the drive on a medium, and their uses: payloads, headers, MACs.
+//! * `keys`: the keys derived from one master key.
+//! * `xts`: AES-XTS with ciphertext stealing, for units of 16 bytes or more.
 //! * `wrap`: a master key under a passphrase or another key.
-//! * `recovery`: recovery codes as people copy them.
+//! * `recovery`: recovery codes, as people copy them.
 //! * `random`: nonces, salts and keys.
 //!
-//! Knows no record, no slot and no drive: callers pass the bytes and their binding.
-//! `docs/encryption.md` has the reasons.
+//! This module has no notion of a record, a slot or a drive: callers pass the bytes and their
+//! binding. `docs/encryption.md` has the reasons.
 
 #![warn(
     clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
 //! The source of nonces, salts and keys: the operating system, through the generator of the
-//! cryptographic library, or a seed, so that a simulation repeats byte for byte.
+//! cryptographic library, or a seed, so that a simulation can be repeated byte for byte.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,8 +9,8 @@ use rand_xoshiro::rand_core::Rng;
 
 use crate::base::seed::{self, Random};
 
-/// Bytes that a thread draws at one time: a call for each nonce would cost a frame a tenth of its
-/// encryption. Nonces are public, so unused bytes are no secret.
+/// Bytes that a thread draws at a time. One call for each nonce would add a tenth to the cost of
+/// encrypting a frame. Nonces are public, so unused bytes are no secret.
 const POOL_BYTES: usize = 4092;
 
 /// A source of random bytes.
@@ -27,7 +27,7 @@ impl Randomness {
         Self::Seeded(Mutex::new(seed::random(seed)))
     }
 
-    /// Fills `target`, for keys and salts.
+    /// Fills `target` with random bytes for keys and salts.
     pub fn fill(&self, target: &mut [u8]) {
         match self {
             Self::System => {
@@ -39,7 +39,7 @@ impl Randomness {
         }
     }
 
-    /// Returns random bytes that will be public.
+    /// Returns random bytes that may become public.
     pub(super) fn nonce<const BYTES: usize>(&self) -> [u8; BYTES] {
         let mut nonce = [0; BYTES];
         match self {
@@ -82,7 +82,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: no nonce of a pool comes twice, and a seed repeats.
+    //! Goal: a pool never repeats a nonce, and a seed repeats its stream.
     use std::collections::BTreeSet;
 
     use super::*;

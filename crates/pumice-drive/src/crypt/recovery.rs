@@ -4,8 +4,8 @@
 //! 256 bits | 24 bits of SHA-256 -> 56 digits in base 32 -> 14 groups of 4: ABCD-EFGH-...
 //! ```
 //!
-//! The digits are Crockford's: no I, L, O or U. Parsing takes I and L for 1, O for 0, small letters
-//! for capitals, and ignores spaces and hyphens.
+//! The digits are Crockford's: no I, L, O or U. Parsing reads I and L as 1, O as 0 and lowercase
+//! letters as uppercase, and ignores spaces and hyphens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,19 +27,19 @@ const _: () = assert!(CODE_DIGITS * 5 == (KEY_BYTES + CHECK_BYTES) * 8, "digits 
 /// Digits of a group.
 const GROUP_DIGITS: usize = 4;
 
-/// A code that opens a drive when all else is lost. Printed by `Display`, and by nothing else.
+/// A code that opens a drive when all other secrets are lost. Only `Display` prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecoveryCode(Zeroizing<[u8; KEY_BYTES]>);
 
 impl RecoveryCode {
-    /// Draws a new one.
+    /// Draws a new code.
     pub fn draw(randomness: &Randomness) -> Self {
         let mut bytes = Zeroizing::new([0; KEY_BYTES]);
         randomness.fill(&mut *bytes);
         Self(bytes)
     }
 
-    /// Returns the code as a secret.
+    /// Returns the code as a [`Secret`].
     pub fn secret(&self) -> Secret {
         Secret::Recovery(self.0.clone())
     }
@@ -121,7 +121,7 @@ fn wrong_length(digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a code survives printing and sloppy typing, and every wrong digit is noticed.
+    //! Goal: a code survives printing and careless typing, and every wrong digit is detected.
     use super::*;
 
     #[test]

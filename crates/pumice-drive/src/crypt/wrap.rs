@@ -1,5 +1,5 @@
-//! A master key under a secret: a passphrase, by Argon2id, or a key, by HKDF; then
-//! AES-256-GCM-SIV.
+//! A master key wrapped under a secret: under a passphrase, by Argon2id, or under a key, by HKDF;
+//! then AES-256-GCM-SIV.
 //!
 //! Source: RFC 9106 (Argon2), RFC 5869 (HKDF), RFC 8452 (AES-GCM-SIV).
 
@@ -21,14 +21,14 @@ pub(crate) const NONCE_BYTES: usize = 12;
 /// Bytes of a wrapped master key.
 pub(crate) const WRAPPED_BYTES: usize = KEY_BYTES + 16;
 
-/// Least bytes of a secret that is no passphrase: only its length protects it.
+/// Minimum bytes of a secret that is not a passphrase: only its length protects it.
 pub const KEY_SECRET_BYTES_MIN: usize = 32;
 
-/// Most memory, in KiB, that stored parameters may make Argon2 take: 1 GiB.
+/// Maximum memory, in KiB, that stored parameters may request from Argon2: 1 GiB.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 
-/// Most passes and lanes that stored parameters may make Argon2 use. Arbitrary; the defaults are a
-/// fraction of it.
+/// Maximum passes and lanes that stored parameters may request from Argon2. Arbitrary; the defaults
+/// are a fraction of it.
 const PASSES_MAX: u32 = 64;
 const LANES_MAX: u8 = 16;
 
@@ -60,7 +60,7 @@ pub enum Derivation {
     Argon2id {
         /// Memory in KiB.
         memory_kib: u32,
-        /// Passes over it.
+        /// Passes over the memory.
         passes: u32,
         /// Lanes.
         lanes: u8,
@@ -71,7 +71,7 @@ pub enum Derivation {
 
 impl Derivation {
     /// The default for passphrases: a tenth of a second and 64 MiB, which every machine that serves
-    /// a drive has. Source: RFC 9106, section 4, the second recommended option.
+    /// a drive can spare. Source: RFC 9106, section 4, the second recommended option.
     pub(crate) const PASSPHRASE: Self =
         Self::Argon2id { memory_kib: 64 << 10, passes: 3, lanes: 4 };
 
@@ -119,7 +119,7 @@ fn wrapping_key(
 /// Wraps a master key under a secret, bound to `bound`.
 ///
 /// # Errors
-/// `InvalidInput` for a secret of another kind than the derivation's, or an overlong one.
+/// `InvalidInput` for a secret that does not fit the derivation, or an overlong one.
 pub fn wrap(
     master: &MasterKey,
     secret: &Secret,
@@ -138,10 +138,11 @@ pub fn wrap(
     Ok(wrapped)
 }
 
-/// Opens a key wrapped by [`wrap`]; `None` if the secret is another one, or a byte differs.
+/// Unwraps a key that [`wrap`] wrapped; `None` if the secret is a different one, or a byte was
+/// changed.
 ///
 /// # Errors
-/// `Corrupt` for impossible parameters; as [`wrap`].
+/// `Corrupt` for impossible parameters; the errors of [`wrap`].
 pub fn unwrap(
     wrapped: &[u8; WRAPPED_BYTES],
     secret: &Secret,

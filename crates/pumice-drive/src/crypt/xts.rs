@@ -1,5 +1,5 @@
-//! AES-256-XTS with ciphertext stealing, over the library's AES block: a unit has any length from
-//! 16 bytes on, and a 16-byte tweak of its own.
+//! AES-256-XTS with ciphertext stealing, over the library's AES block cipher. A unit has any length
+//! of 16 bytes or more, and a 16-byte tweak of its own.
 //!
 //! Source: IEEE Std 1619-2018, section 5.
 
@@ -52,7 +52,7 @@ impl Xts {
     /// Decrypts a unit in place.
     ///
     /// # Panics
-    /// As [`Xts::encrypt`].
+    /// See [`Xts::encrypt`].
     pub(super) fn decrypt(&self, tweak: [u8; BLOCK], unit: &mut [u8]) {
         let mut mask = self.mask(tweak);
         let (blocks, rest) = unit.as_chunks_mut::<BLOCK>();
@@ -101,7 +101,7 @@ fn decrypt(key: &DecryptingKey, block: &mut [u8; BLOCK]) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the same as another implementation, for whole blocks and short last ones.
+    //! Goal: the result equals that of another implementation, for full blocks and short last ones.
     use super::*;
 
     fn hex(text: &str) -> Vec<u8> {

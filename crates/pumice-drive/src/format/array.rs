@@ -1,9 +1,9 @@
-//! The header of a member of an array: the media that hold one drive together, and which of them
-//! have all of it.
+//! The header of a member of an array: the media that together hold one drive, and which of them
+//! are complete.
 //!
-//! Every member has the header twice, each with its own identity and the same list of all members.
-//! `events` grows whenever the list changes; a member that missed a write is marked out on the
-//! others before the write counts, so of two members the one with more events knows better.
+//! Every member stores the header twice, with its own identity and the common list of all members.
+//! `events` grows whenever the list changes. A member that missed a write is marked out on the
+//! others before the write counts, so of two members, the one with more events is authoritative.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -23,10 +23,10 @@ const ARRAY_MAGIC: [u8; 8] = *b"PUMICEAR";
 
 const VERSION: u32 = 1;
 
-/// Most members of an array.
+/// Maximum number of members of an array.
 pub const ARRAY_MEMBERS_MAX: usize = 8;
 
-/// Most bytes of the path at which a member is looked for.
+/// Maximum bytes of a member's path.
 pub const MEMBER_PATH_MAX: usize = 440;
 
 layout! {
@@ -63,7 +63,7 @@ layout! {
 pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 pub(super) const MEMBER_FIELDS: &[super::layout::Field] = Entry::FIELDS;
 
-/// The division of the drive's segments in an array.
+/// The distribution of the drive's segments over the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ArrayLayout {
@@ -73,15 +73,15 @@ pub enum ArrayLayout {
     Concat = 2,
 }
 
-/// The data that a member has.
+/// The data that a member holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MemberState {
-    /// Everything that is durable.
+    /// All durable data.
     Active = 1,
-    /// Everything written up to an event: the member failed, or was absent.
+    /// All data written up to an event: the member failed, or was absent.
     Out = 2,
-    /// Everything written since it was added, and the data that has been copied to it.
+    /// All data written since it was added, and the data copied to it so far.
     Rebuilding = 3,
 }
 
@@ -90,14 +90,14 @@ pub enum MemberState {
 pub struct ArrayMember {
     /// Identity of the member, not nil.
     pub uuid: Uuid,
-    /// The data that it has.
+    /// The data that it holds.
     pub state: MemberState,
-    /// For a member that is out, the number of events that it was a part of. Otherwise 0.
+    /// For a member that is out, the number of the last event that it was part of. Otherwise 0.
     pub events: u64,
-    /// With [`ArrayLayout::Concat`], its first segment; otherwise 0.
+    /// With [`ArrayLayout::Concat`], its first segment. Otherwise 0.
     pub first_segment: u32,
     /// With [`ArrayLayout::Concat`], the number of its segments, which follow the previous
-    /// member's; otherwise 0.
+    /// member's. Otherwise 0.
     pub segment_count: u32,
     /// Its last known absolute path, at most [`MEMBER_PATH_MAX`] bytes: a hint. Empty if unknown.
     pub path: String,
@@ -111,11 +111,11 @@ pub struct ArrayMember {
 pub struct ArrayHeader {
     /// Identity of the array.
     pub array: Uuid,
-    /// Identity of the member that has this header.
+    /// Identity of the member that stores this header.
     pub own: Uuid,
-    /// Number of changes of the list of members.
+    /// Number of changes to the list of members.
     pub events: u64,
-    /// The division of the segments.
+    /// The distribution of the segments.
     pub layout: ArrayLayout,
     /// All members, 1 to [`ARRAY_MEMBERS_MAX`].
     pub members: Vec<ArrayMember>,
@@ -200,7 +200,7 @@ impl ArrayHeader {
         is_padded.then_some(header)
     }
 
-    /// Returns the entry of the member that has this header.
+    /// Returns the entry of the member that stores this header.
     fn own_entry(&self) -> Option<&ArrayMember> {
         self.members.iter().find(|member| member.uuid == self.own)
     }
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(ArrayHeader::decode(&bytes[..512]).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
-    /// The header of a newer program is refused as newer, and not as damaged.
+    /// The header of a newer program is refused as newer, not as damaged.
     #[test]
     fn a_newer_header_is_unsupported() {
         for (at, kind) in [(8, ErrorKind::Unsupported), (24, ErrorKind::Unsupported)] {

@@ -1,14 +1,14 @@
-//! The batch header: the content of one append to a segment, and its position in the log.
+//! The batch header: describes one append to a segment and its position in the log.
 //!
 //! ```text
 //! | batch header 128 | record | record | ... | padding to the write unit | parity |
 //!                    '-------------------- body: body_bytes --------------------------'
 //! ```
 //!
-//! Batches form a chain: each names the header checksum of the batch before it, and its own header
-//! checksum covers its records' checksum. A batch belongs to the log only if the whole chain before
-//! it does. Batches that a crashed process left after the end of the log are therefore never
-//! accepted.
+//! Batches form a chain: each contains the header checksum of the batch before it, and its own
+//! header checksum covers its records' checksum. A batch belongs to the log only if the entire
+//! chain before it does. Batches that a crashed process left after the end of the log are therefore
+//! never accepted.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -42,7 +42,7 @@ const _: () = assert!(BATCH_BYTES_MAX <= u32::MAX as usize, "lengths in a header
 
 const MAGIC: [u8; 8] = *b"PUMICEBT";
 
-/// [`super::FORMAT_VERSION`] in the width that the header has for it.
+/// [`super::FORMAT_VERSION`] in the width of the header's field.
 const VERSION: u16 = 1;
 const _: () = assert!(VERSION as u32 == super::FORMAT_VERSION);
 
@@ -106,20 +106,20 @@ pub struct BatchHeader {
     pub record_bytes: u32,
     /// Number of records.
     pub record_count: u32,
-    /// Pages of parity at the end of the body, up to [`PARITY_PAGES_MAX`]: batches of metadata have
-    /// some, and batches of data from 64 KiB on have one. No checksum covers them.
+    /// Pages of parity at the end of the body, up to [`PARITY_PAGES_MAX`]. Batches of metadata have
+    /// some; batches of data have one if they are 64 KiB or longer. No checksum covers the parity.
     pub parity_pages: u8,
-    /// Whether the last write in the batch ends in the next one, in another segment: the batch
-    /// counts only together with the next one.
+    /// Whether the last write in the batch ends in the next batch, in another segment. The batch is
+    /// then valid only together with the next one.
     pub needs_next: bool,
     /// Epoch of the drive in which the batch was written.
     pub epoch: u32,
-    /// The drive that the batch belongs to. A host that stores bytes which look like a batch cannot
-    /// know it.
+    /// The drive that the batch belongs to. A host that stores bytes that look like a batch cannot
+    /// know this value.
     pub uuid: Uuid,
 }
 
-/// Returns the checksum that the first batch of a drive names as its predecessor's.
+/// Returns the value that the first batch of a drive has as the checksum of its predecessor.
 pub fn chain_start(uuid: Uuid) -> u64 {
     crc64(uuid.as_bytes())
 }
@@ -127,7 +127,7 @@ pub fn chain_start(uuid: Uuid) -> u64 {
 /// Returns the records' checksum extended by one record: the CRC-32C of the checksum so far (4
 /// bytes, 0 before the first record) and the record's header.
 ///
-/// The header has a checksum of its own, which covers its sources too. This one proves that the
+/// The header has a checksum of its own, which also covers its sources. This one proves that the
 /// header is the one with which the batch was sealed.
 #[inline]
 pub fn chain_record(checksum: u32, record_header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
@@ -139,8 +139,8 @@ pub fn chain_record(checksum: u32, record_header: &[u8; RECORD_HEADER_BYTES]) ->
 }
 
 impl BatchHeader {
-    /// Checks the rules for every batch that a drive seals. Call it before
-    /// [`BatchHeader::encode_into`], which encodes other values too, for tests of the decoders.
+    /// Checks the rules for every batch that a drive seals. Call this before
+    /// [`BatchHeader::encode_into`], which also encodes other values, for tests of the decoders.
     ///
     /// # Panics
     /// If a rule is violated.
@@ -181,7 +181,7 @@ impl BatchHeader {
     }
 
     /// Writes the header at the start of `target` and returns its checksum, which the next batch
-    /// names.
+    /// contains.
     ///
     /// # Panics
     /// If `target` is shorter than [`BATCH_HEADER_BYTES`].
@@ -189,11 +189,11 @@ impl BatchHeader {
         self.encode_with(target, &PLAIN)
     }
 
-    /// As [`BatchHeader::encode_into`], on a drive with a cipher: if the cipher encrypts, a MAC
-    /// takes the place of the checksum.
+    /// Like [`BatchHeader::encode_into`], on a drive with a cipher: if the cipher encrypts, a MAC
+    /// replaces the checksum.
     ///
     /// # Panics
-    /// As [`BatchHeader::encode_into`].
+    /// See [`BatchHeader::encode_into`].
     pub(crate) fn encode_with(&self, target: &mut [u8], cipher: &Cipher) -> u64 {
         let mut layout = Layout::new_zeroed();
         layout.magic = MAGIC;
@@ -224,7 +224,8 @@ impl BatchHeader {
         checksum
     }
 
-    /// Decodes a batch header from the first 128 bytes of `bytes`. Returns it and its checksum.
+    /// Decodes a batch header from the first 128 bytes of `bytes`. Returns the header and its
+    /// checksum.
     ///
     /// # Errors
     /// `Corrupt` if there is no valid header. The caller decides whether that means the end of the
@@ -233,10 +234,10 @@ impl BatchHeader {
         Self::decode_with(bytes, &PLAIN)
     }
 
-    /// As [`BatchHeader::decode`], on a drive with a cipher.
+    /// Like [`BatchHeader::decode`], on a drive with a cipher.
     ///
     /// # Errors
-    /// As [`BatchHeader::decode`].
+    /// See [`BatchHeader::decode`].
     pub fn decode_with(bytes: &[u8], cipher: &Cipher) -> Result<(Self, u64)> {
         const CORRUPT: ErrorKind = ErrorKind::Corrupt;
         let layout = Layout::read_from_prefix(bytes).ok();
@@ -291,13 +292,13 @@ impl BatchHeader {
         u32::from(self.parity_pages) * super::record::BLOCK_LENGTH
     }
 
-    /// Returns the bytes of the whole batch on the medium: header, records, padding and parity.
+    /// Returns the bytes of the entire batch on the medium: header, records, padding and parity.
     pub fn batch_bytes(&self) -> u64 {
         BATCH_HEADER_BYTES as u64 + u64::from(self.body_bytes)
     }
 }
 
-/// Returns the checksum of a header, computed with a checksum of 0; its MAC with a cipher that
+/// Returns the checksum of a header, computed with a checksum field of 0, or its MAC if the cipher
 /// encrypts.
 fn checksum(layout: &Layout, cipher: &Cipher) -> u64 {
     if cipher.is_plain() {
@@ -309,7 +310,7 @@ fn checksum(layout: &Layout, cipher: &Cipher) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: round trip; every damaged bit is noticed; impossible lengths never pass.
+    //! Goal: round trip; every damaged bit is detected; impossible lengths are never accepted.
     use super::*;
 
     fn sample() -> BatchHeader {

@@ -1,5 +1,5 @@
-//! The structures of a checkpoint: its root, the segment table and the list of dropped ranges; and
-//! the lengths that precede every metadata payload.
+//! The structures of a checkpoint: its root, the segment table and the list of dropped ranges, and
+//! the length prefix of every metadata payload.
 //!
 //! ```text
 //! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
@@ -8,8 +8,8 @@
 //!                                                forwarding tables |
 //! ```
 //!
-//! Everything that a checkpoint names is written before its root, and the root before the
-//! superblock that names it. Decoders accept untrusted bytes: every count is compared with the
+//! Everything that a checkpoint refers to is written before its root, and the root before the
+//! superblock that refers to it. Decoders accept untrusted bytes: every count is compared with the
 //! length of the input before anything is allocated.
 
 use std::collections::BTreeSet;
@@ -22,16 +22,17 @@ use super::map::{DirectoryEntry, MetadataAddress};
 use super::segment::Stream;
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
-/// Bytes of the lengths that precede a metadata payload's encoded bytes.
+/// Bytes of the prefix of a metadata payload, which holds its lengths.
 pub const META_PREFIX_BYTES: usize = 8;
 
 /// Maximum bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
-/// KiB, so that a [`MetadataAddress`] can name them. A root, which the superblock names, may have
-/// this many: 65 thousand pieces, enough for the table of [`SEGMENTS_MAX`] segments, which takes
-/// half of it, all directory pages, and 20 million dropped ranges.
+/// KiB, so that a [`MetadataAddress`] can refer to them. A root, which the superblock refers to,
+/// may be this long. It then holds 65 thousand pieces: enough for the table of [`SEGMENTS_MAX`]
+/// segments, which uses half of them, all directory pages, and 20 million dropped ranges.
 pub(crate) const META_RAW_BYTES_MAX: usize = 512 << 10;
 
-/// Maximum number of segments of a drive that is made or grown: a root names their table.
+/// Maximum number of segments of a drive at its creation or after growing: a root refers to their
+/// table.
 pub const SEGMENTS_MAX: u32 = 1 << 24;
 
 const MAGIC: [u8; 8] = *b"PUMICECP";
@@ -43,7 +44,7 @@ const _: () = assert!(
     "the table of all segments takes half of a root"
 );
 
-/// Exclusive upper bound of sequence numbers, for which sources have 56 bits. No drive writes this
+/// Exclusive upper bound of sequence numbers: sources have 56 bits for them. No drive writes this
 /// many batches.
 const SEQ_END: u64 = 1 << 56;
 const _: () = assert!(SEQ_END == 1 << super::record::BIRTH_BITS, "a source names any batch");
@@ -142,7 +143,7 @@ fn split_meta_payload(payload: &[u8]) -> Option<(usize, &[u8])> {
     })
 }
 
-/// The end of a stream when a checkpoint was started.
+/// The end of a stream at the start of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTail {
     /// The stream's open segment.
@@ -153,7 +154,7 @@ pub struct StreamTail {
     pub used: u32,
 }
 
-/// A segment that was opened while a checkpoint was written.
+/// A segment that was opened while a checkpoint was being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenedSegment {
     /// The segment.
@@ -169,7 +170,7 @@ pub struct OpenedSegment {
 pub struct Root {
     /// Epoch of the drive in which the checkpoint was written.
     pub epoch: u32,
-    /// Number of segments of the drive, which is the number of entries of the table.
+    /// Number of segments of the drive, and of entries of the table.
     pub segment_count: u32,
     /// Size of the host's disk in bytes.
     pub size_bytes: u64,
@@ -185,7 +186,7 @@ pub struct Root {
     pub media_bytes: u64,
     /// See [`Root::host_bytes`].
     pub moved_bytes: u64,
-    /// Blocks of leaves that hold data other than zeroes. Blocks of dropped ranges are not counted.
+    /// Blocks in leaves that hold data other than zeroes. Blocks of dropped ranges are not counted.
     pub mapped_blocks: u64,
     /// Leaves of the map that were lost over the drive's life.
     pub lost_leaves: u32,
@@ -208,12 +209,13 @@ pub struct Root {
     /// Pieces of the bitmap of segments that the snapshot needs, if this is the root of one.
     pub retained_lists: Vec<MetadataAddress>,
     /// Pieces of the forwarding tables, which are written only when they change. Only the pieces of
-    /// the newest root count: a snapshot needs none of those that its own root names.
+    /// the newest root count: a snapshot needs none of the pieces that its own root refers to.
     pub forward_lists: Vec<MetadataAddress>,
-    /// Number of those pieces, the first ones, that could not be read and stay named: snapshots up
+    /// Number of unreadable pieces, which are the first ones and remain in the list: snapshots up
     /// to [`Root::lost_until`] need their content.
     pub lost_pieces: u16,
-    /// The last batch of the newest snapshot when one of them could not be read first; 0 without.
+    /// The last batch of the snapshot that was newest when one of these pieces first became
+    /// unreadable; 0 if all are readable.
     pub lost_until: SeqNo,
     /// The last batch before the disk was last rolled back to a snapshot; 0 if it never was. A
     /// replay from an older checkpoint continues as if there had been no rollback.
@@ -221,8 +223,8 @@ pub struct Root {
 }
 
 impl Root {
-    /// Checks the rules for every root that a drive writes. Call it before [`Root::encode`], which
-    /// encodes other values too, for tests of the decoders.
+    /// Checks the rules for every root that a drive writes. Call this before [`Root::encode`],
+    /// which also encodes other values, for tests of the decoders.
     ///
     /// # Panics
     /// If a rule is violated.
@@ -261,7 +263,7 @@ impl Root {
     }
 
     /// Returns the generation of a segment in which the checkpoint wrote metadata; `None` for other
-    /// segments, or if it is not known here.
+    /// segments, or if the root does not contain it.
     pub(crate) fn generation_of(&self, segment: SegmentId) -> Option<u64> {
         let [_host, _moved, meta] = &self.tails;
         let tail = meta.as_ref().map(|tail| (tail.segment, tail.generation));
@@ -269,8 +271,7 @@ impl Root {
         opened.chain(tail).find(|&(found, _)| found == segment).map(|(_, generation)| generation)
     }
 
-    /// Returns the pieces of all lists that each checkpoint writes, in the order in which a root
-    /// names them.
+    /// Returns the pieces of all lists that each checkpoint writes, in the order of the root.
     pub fn lists(&self) -> impl Iterator<Item = &MetadataAddress> {
         let map = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
         map.chain(&self.snapshot_lists).chain(&self.retained_lists)
@@ -425,10 +426,10 @@ pub struct TableEntry {
     pub stream: Stream,
     /// The last batch in it.
     pub last_seq: SeqNo,
-    /// The batch in which the host wrote the newest data in it.
+    /// The batch in which the host wrote the newest data in the segment.
     pub age: SeqNo,
-    /// Bytes of records in it that the map names. Metadata is not counted, because the checkpoint
-    /// itself names its metadata.
+    /// Bytes of records in the segment that the map refers to. Metadata is not counted, because the
+    /// checkpoint itself refers to it.
     pub live_bytes: u32,
 }
 
@@ -474,7 +475,7 @@ impl TableEntry {
     }
 }
 
-/// Leaves of the map that became a hole or a fill in one step, and whose old content still counts
+/// Leaves of the map that became a hole or a fill in one step, while their old content still counts
 /// as live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DroppedRange {
@@ -520,7 +521,7 @@ impl DroppedRange {
 #[cfg(test)]
 mod tests {
     //! Goal: round trip; truncated and impossible input is refused without a panic and without an
-    //! allocation of a size that the input names.
+    //! allocation of a size taken from the input.
     use super::*;
 
     fn address(number: u32) -> MetadataAddress {

@@ -1,12 +1,12 @@
-//! Forwarding tables: the new places of frames that snapshots name and that garbage collection has
-//! moved.
+//! Forwarding tables: the new locations of frames that snapshots refer to and that garbage
+//! collection has moved.
 //!
 //! ```text
 //! piece of a table: | header: the use of a segment | entries, by the offsets that maps name |
 //! ```
 //!
-//! A map of a snapshot is never written again. It names frames in a use of a segment; if that use
-//! has a table, a frame is where the table says. Decoders accept untrusted bytes.
+//! The map of a snapshot is never rewritten. It refers to frames in a given use of a segment. If
+//! that use has a table, the table has the location of each frame. Decoders accept untrusted bytes.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -15,7 +15,7 @@ use super::layout::layout;
 use super::map::{META_SEGMENTS_MAX, MapLimits};
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
-/// Maximum number of entries of a piece of a forwarding table, which has 16 KiB.
+/// Maximum number of entries in a piece of a forwarding table, which has 16 KiB.
 pub(crate) const FORWARDS_IN_A_PIECE: usize = (16 << 10) / size_of::<ForwardLayout>() - 1;
 
 /// Maximum number of pieces of all tables: a root counts them in 16 bits.
@@ -49,21 +49,22 @@ const _: () = assert!(
     "a piece fits a metadata record"
 );
 
-/// The bit of an entry's bytes that says that blocks of the frame were live when it was moved.
+/// The bit of an entry's length field that is set if blocks of the frame were live when it was
+/// moved.
 const WAS_LIVE: u32 = 1 << 31;
 
-/// The bit of an entry's bytes that says that the record is a metadata record.
+/// The bit of an entry's length field that is set if the record is a metadata record.
 const IS_META: u32 = 1 << 30;
 
 const FLAGS: u32 = WAS_LIVE | IS_META;
 const _: () = assert!(super::SEGMENT_BYTES_MAX <= IS_META, "no flag is a part of a length");
 
-/// The present place of one frame.
+/// The current location of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Byte offset of the frame in the segment in which maps name it.
+    /// Byte offset of the frame in the segment that maps refer to.
     pub offset: u32,
-    /// The segment of its copy, which stays in use as long as a snapshot needs the copy.
+    /// The segment of the copy. It stays in use as long as a snapshot needs the copy.
     pub new_segment: SegmentId,
     /// Byte offset of the copy.
     pub new_offset: u32,
@@ -71,9 +72,9 @@ pub struct Forward {
     pub new_bytes: u32,
     /// Whether blocks of it were live when it was moved.
     pub was_live: bool,
-    /// Whether it is not a frame, but a record of the map or the lists of a snapshot.
+    /// Whether the record is not a frame but metadata of a snapshot: part of its map or lists.
     pub is_meta: bool,
-    /// A snapshot whose last batch is before this one does not name the frame.
+    /// A snapshot whose last batch is before this one does not refer to the frame.
     pub since: SeqNo,
     /// Nor does a snapshot whose last batch is after this one.
     pub until: SeqNo,
@@ -86,8 +87,9 @@ pub struct ForwardPiece {
     pub segment: SegmentId,
     /// Its generation in that use.
     pub generation: u64,
-    /// The newest batch when everything that snapshots name in it had been moved; 0 before that.
-    /// Data that snapshots up to it name in the segment is in this use or in an earlier one.
+    /// The newest batch at the time when all data that snapshots refer to in the segment had been
+    /// moved; 0 until then. Data that snapshots up to this batch refer to in the segment belongs to
+    /// this use or an earlier one.
     pub emptied: SeqNo,
     /// Its entries, by ascending offset.
     pub entries: Vec<Forward>,
@@ -122,7 +124,7 @@ impl ForwardPiece {
         bytes
     }
 
-    /// Decodes a piece. All copies lie within `limits`, and offsets ascend. The segment may be one
+    /// Decodes a piece. All copies are within `limits`, and offsets ascend. The segment may be one
     /// that the drive had before its capacity shrank.
     ///
     /// # Errors
@@ -143,7 +145,7 @@ impl ForwardPiece {
             let (segment, offset) = (layout.new_segment.get(), layout.new_offset.get());
             let is_within = limits.contain(segment, offset, new_bytes)
                 && layout.offset.get() < limits.segment_bytes;
-            // No block of the disk is in metadata.
+            // Metadata contains no block of the disk.
             (is_within && since <= until && flags != FLAGS).then_some(Forward {
                 offset: layout.offset.get(),
                 new_segment: SegmentId(segment),

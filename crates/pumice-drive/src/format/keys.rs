@@ -1,5 +1,5 @@
 //! The keys of an encrypted drive in its superblock: slots that each hold the master key under one
-//! secret, and the previous master key while segments written with it are left.
+//! secret, and the previous master key as long as segments written with it remain.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -66,7 +66,7 @@ impl SlotKind {
 pub struct KeySlot {
     /// The kind of secret that opens it.
     pub kind: SlotKind,
-    /// When it was made, in seconds since 1970; information only.
+    /// Creation time, in seconds since 1970; information only.
     pub created_seconds: u64,
     derivation: Derivation,
     salt: [u8; SALT_BYTES],
@@ -75,14 +75,14 @@ pub struct KeySlot {
 }
 
 impl KeySlot {
-    /// Makes a slot for `secret` of the newest master key of the drive `uuid`, with the default
-    /// [`Derivation`] for that kind of secret.
+    /// Creates a slot for `secret` that holds the newest master key of the drive `uuid`, with the
+    /// default [`Derivation`] for that kind of secret.
     ///
     /// # Errors
     /// `InvalidInput` for an overlong passphrase.
     ///
     /// # Panics
-    /// If the cipher belongs to a drive that is not encrypted.
+    /// If the cipher belongs to an unencrypted drive.
     pub fn new(uuid: Uuid, cipher: &Cipher, secret: &Secret, created_seconds: u64) -> Result<Self> {
         let kind = SlotKind::of(secret);
         let derivation = match kind {
@@ -168,20 +168,20 @@ impl KeySlot {
             nonce: layout.nonce,
             wrapped: layout.wrapped,
         };
-        // Every other byte must have the value that encoding gives it.
+        // Every other byte must be as encoded.
         let is_possible = derivation.is_possible() && slot.encode() == *bytes;
         if is_possible { Ok(Some(slot)) } else { Err(()) }
     }
 }
 
-/// The keys of a drive, as its superblock has them.
+/// The keys of a drive, as stored in its superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyArea {
-    /// Generation from which on segments are written with the master key of the slots.
+    /// First generation of segments that are written with the master key of the slots.
     pub since: u64,
     /// The master key of earlier segments, wrapped under that key.
     pub earlier: Option<[u8; EARLIER_KEY_BYTES]>,
-    /// The slots: their numbers stay.
+    /// The slots. Their numbers never change.
     pub slots: [Option<KeySlot>; KEY_SLOTS],
 }
 

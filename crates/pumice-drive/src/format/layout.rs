@@ -1,5 +1,6 @@
-//! One definition for the bytes of a structure: the struct that is read and written, a compile-time
-//! assertion of its size, and the table of its fields, which a test compares with `docs/format.md`.
+//! Defines the bytes of a structure in one place: the struct that is read and written, a
+//! compile-time assertion of its size, and the table of its fields, which a test compares with
+//! `docs/format.md`.
 //!
 //! All integers are little-endian and unaligned, so a structure can start at any byte.
 

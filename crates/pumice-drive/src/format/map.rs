@@ -1,4 +1,4 @@
-//! The map on the medium: locations of metadata records, directory entries and pages, leaves.
+//! The map on the medium: locations of metadata records, directory entries and pages, and leaves.
 //!
 //! ```text
 //! directory page: 512 entries of 8 bytes, one for each leaf
@@ -8,8 +8,8 @@
 //!                 of 48 bytes: one for each frame whose runs have the flag, in the runs' order
 //! ```
 //!
-//! Each content has exactly one encoding, so equal content is equal byte for byte. The records that
-//! carry leaves and pages have the checksums. This file does not know how a map uses runs, nor the
+//! Each content has exactly one encoding, so equal content is byte-for-byte equal. The records that
+//! hold leaves and pages have the checksums. This file defines neither how a map uses runs nor the
 //! content of a table.
 
 use std::collections::BTreeMap;
@@ -37,15 +37,15 @@ pub(crate) const LEAF_RUN_BYTES: usize = 16;
 /// Bytes of the table of a frame of independent blocks in a leaf.
 pub const LEAF_TABLE_BYTES: usize = 48;
 
-/// Blocks of a leaf that must map to a frame for the leaf to have its table. With fewer blocks the
-/// table would be longer than the bytes that it saves a read, and a leaf with many tables would be
-/// too long for an address.
+/// Minimum number of blocks of a leaf that must map to a frame for the leaf to have the frame's
+/// table. With fewer blocks, the table would be longer than the bytes that it saves a read, and a
+/// leaf with many tables would be too long for an address.
 pub const TABLE_BLOCKS_MIN: u8 = 4;
 
 /// Maximum number of tables of a leaf.
 pub const LEAF_TABLES_MAX: usize = LEAF_BLOCKS as usize / TABLE_BLOCKS_MIN as usize;
 
-/// Number of segments that a [`MetadataAddress`] can name.
+/// Number of segments that a [`MetadataAddress`] can refer to.
 pub const META_SEGMENTS_MAX: u32 = 1 << 26;
 
 /// Maximum bytes of a metadata record. A [`MetadataAddress`] counts them in units of 16, in 11
@@ -103,11 +103,11 @@ const CORRUPT: ErrorKind = ErrorKind::Corrupt;
 const HOLE: u32 = 0;
 const FILL: u32 = 1;
 
-/// The bit of a run's `blocks` that says that the leaf has the table of the frame.
+/// The bit of a run's `blocks` that is set if the leaf has the table of the frame.
 const HAS_TABLE: u8 = 1 << 7;
 const _: () = assert!(FRAME_BLOCKS_MAX < HAS_TABLE as u16, "the flag is not part of a number");
 
-/// Returns the maximum bytes of a leaf of a drive whose leaves have tables, or have none.
+/// Returns the maximum bytes of a leaf, on a drive with or without tables in its leaves.
 pub const fn leaf_bytes_max(has_tables: bool) -> usize {
     let tables = if has_tables { LEAF_TABLES_MAX * LEAF_TABLE_BYTES } else { 0 };
     LEAF_BLOCKS as usize * LEAF_RUN_BYTES + tables
@@ -120,8 +120,7 @@ pub struct MapLimits {
     pub segment_count: u32,
     /// Bytes of each segment.
     pub segment_bytes: u32,
-    /// Bytes that a frame takes beyond its blocks and their sources: the bytes of its seal on an
-    /// encrypted drive.
+    /// Bytes that a frame adds to its blocks and their sources: the seal, on an encrypted drive.
     pub seal_bytes: u32,
 }
 
@@ -152,7 +151,7 @@ impl MetadataAddress {
     /// Packs the location into 64 bits. Bit 63 is 0, and at least one other bit is 1.
     ///
     /// # Panics
-    /// If a field has a value that its documentation rules out.
+    /// If a field has a value that its documentation excludes.
     pub fn pack(self) -> u64 {
         let Self { segment, offset, bytes } = self;
         assert!(offset.is_multiple_of(UNIT), "unaligned metadata");
@@ -168,7 +167,7 @@ impl MetadataAddress {
         packed
     }
 
-    /// Returns the location that packs to `packed`, if there is one.
+    /// Returns the location that packs to `packed`, if any.
     #[inline]
     pub fn unpack(packed: u64) -> Option<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "at most 26 bits are kept")]
@@ -182,7 +181,7 @@ impl MetadataAddress {
         (packed & FILL_TAG == 0 && bytes > 0).then_some(address)
     }
 
-    /// Returns whether the record lies within a drive.
+    /// Returns whether the record is within the limits of a drive.
     pub fn is_within(&self, limits: &MapLimits) -> bool {
         limits.contain(self.segment.0, self.offset, self.bytes)
     }
@@ -200,7 +199,7 @@ pub enum DirectoryEntry {
 }
 
 impl DirectoryEntry {
-    /// Packs the entry into 64 bits, of which the two highest are never both set.
+    /// Packs the entry into 64 bits. The two highest bits are never both set.
     pub fn pack(self) -> u64 {
         let packed = match self {
             Self::Hole => 0,
@@ -212,7 +211,7 @@ impl DirectoryEntry {
         packed
     }
 
-    /// Returns the entry that packs to `packed`, if there is one.
+    /// Returns the entry that packs to `packed`, if any.
     #[inline]
     pub fn unpack(packed: u64) -> Option<Self> {
         match packed {
@@ -232,7 +231,7 @@ pub fn encode_page(entries: &[u64; DIRECTORY_PAGE_LEAVES]) -> [u8; DIRECTORY_PAG
     bytes
 }
 
-/// Decodes a directory page. All entries are possible and lie within `limits`.
+/// Decodes a directory page. All entries are possible and within `limits`.
 ///
 /// # Errors
 /// `Corrupt`.
@@ -272,12 +271,12 @@ pub enum RunContent {
         blocks: u8,
         /// Index in the frame of the first block of the run.
         index: u8,
-        /// Whether the leaf has the table of the frame, which is then one of 4 to 8 blocks.
+        /// Whether the leaf has the table of the frame, which then has 4 to 8 blocks.
         has_table: bool,
     },
 }
 
-/// The table of a frame with several live blocks, as a leaf has it.
+/// The table of a frame with several live blocks, as stored in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafTable<'a> {
     /// Segment number of the frame.
@@ -292,12 +291,12 @@ pub struct LeafTable<'a> {
     pub start: u16,
     /// Blocks of the leaf that map to it.
     pub live: u8,
-    /// Its table, which is not checked.
+    /// Its unchecked table.
     pub bytes: &'a [u8; LEAF_TABLE_BYTES],
 }
 
-/// Appends a run that begins at block `start` of its leaf to `target`. The tables of the frames
-/// that have one follow the last run, each once, in the order of their first runs.
+/// Appends a run that begins at block `start` of its leaf to `target`. The tables follow the last
+/// run, one for each frame that has one, in the order of the frames' first runs.
 pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
     let uniform = |index, kind: u32| LeafRun {
         start: start.into(),
@@ -322,10 +321,10 @@ pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
     target.extend_from_slice(run.as_bytes());
 }
 
-/// Decodes a leaf into its runs, first block and content, and the tables of frames. The runs
-/// partition the leaf's blocks in order, pieces of frames fit their frames, frames lie within
-/// `limits`, and no two neighbours are the same hole or fill. All runs of a frame agree where there
-/// is a table.
+/// Decodes a leaf into its runs, each with its first block and content, and the tables of frames.
+/// The runs partition the leaf's blocks in order, pieces of frames fit their frames, frames are
+/// within `limits`, and no two neighbours are the same hole or fill. All runs of a frame agree on
+/// whether it has a table.
 ///
 /// # Errors
 /// `Corrupt`.
@@ -353,8 +352,8 @@ pub fn decode_leaf<'a>(
     Ok((runs.iter().map(|run| (run.start.get(), run.content())), tables))
 }
 
-/// Divides the bytes of a leaf into its runs and its tables, which must be as many as flagged
-/// frames seem to begin.
+/// Splits the bytes of a leaf into its runs and its tables. The number of tables must equal the
+/// number of flagged frames that seem to begin in the runs.
 fn split_leaf(bytes: &[u8]) -> Option<(&[LeafRun], &[[u8; LEAF_TABLE_BYTES]])> {
     let units = <[LeafRun]>::ref_from_bytes(bytes).ok()?;
     let (mut runs_bytes, mut tables_bytes) = (0, 0);
@@ -376,8 +375,8 @@ fn split_leaf(bytes: &[u8]) -> Option<(&[LeafRun], &[[u8; LEAF_TABLE_BYTES]])> {
     is_whole.then_some((runs, tables))
 }
 
-/// Returns the tables of a leaf in the order of their frames; `None` unless each belongs to one
-/// frame, and enough blocks for a table map to that frame.
+/// Returns the tables of a leaf in the order of their frames. Returns `None` unless each table
+/// belongs to one frame, and enough blocks for a table map to that frame.
 fn tables_of<'a>(
     runs: &[LeafRun],
     tables: &'a [[u8; LEAF_TABLE_BYTES]],
@@ -423,7 +422,8 @@ impl LeafRun {
     }
 
     /// Returns the frame of a run with a table: segment, offset, bytes, blocks, and the block of
-    /// the leaf at which it begins; `None` for another run, or if it begins before the leaf.
+    /// the leaf at which it begins. Returns `None` for any other run, or if the frame begins before
+    /// the leaf.
     fn frame(&self) -> Option<(u32, u32, u32, u8, u16)> {
         let start = self.start.get().checked_sub(self.index.into())?;
         let (segment, offset) = (self.segment.get(), self.offset.get());

@@ -1,4 +1,4 @@
-//! The format on the medium: encoders and decoders for every structure. The reference is
+//! The on-media format: encoders and decoders for every structure. The reference is
 //! `docs/format.md`.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! and reject values that only a newer format could define. Encoders assert conditions that only a
 //! bug of this crate can violate.
 //!
-//! This module does no I/O, and knows neither the order of writes nor the meaning of a map. It
+//! This module does no I/O, and defines neither the order of writes nor the meaning of a map. It
 //! serves the other crates of the workspace; an embedder does not need it.
 
 #![warn(

@@ -1,19 +1,18 @@
-//! The records of a batch: frames of data, fills and trims; metadata; the segment in which a stream
-//! continues.
+//! The records of a batch: frames of data, fills and trims; metadata; and the segment in which a
+//! stream continues.
 //!
 //! ```text
 //! | record header 28 | sources 16 * source_count | payload: stored_bytes |   byte by byte
 //! ```
 //!
-//! A frame that garbage collection moved names its *sources*: the frames from which its blocks were
+//! A frame that garbage collection moved lists its *sources*: the frames from which its blocks were
 //! copied, and the age of the data. Replay moves a block only if it still maps to its source, so
-//! the order in which the batches of the host and of garbage collection were sealed does not
-//! matter.
+//! the order in which batches of the host and of garbage collection were sealed does not matter.
 //!
-//! The header has a checksum of its own, so a frame with a damaged payload still names the blocks
-//! that it held. The checksum is bound to the segment's generation and to the record's location, so
-//! a header that was read from the wrong location, or left by an earlier use of the segment, does
-//! not pass.
+//! The header has a checksum of its own, so a frame with a damaged payload still identifies its
+//! blocks. The checksum is bound to the segment's generation and to the record's location, so a
+//! header that was read from the wrong location, or left by an earlier use of the segment, does not
+//! match.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -70,7 +69,7 @@ const CHECKSUM_BYTES: usize = size_of::<U32>();
 /// Maximum bytes of the sources of a record.
 const SOURCES_BYTES_MAX: usize = super::FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
 
-/// The bit of an encoding that says that the payload is encrypted.
+/// The bit of an encoding that is set if the payload is encrypted.
 pub(crate) const SEALED: u8 = 0x80;
 
 /// [`SEAL_BYTES`] in the width of lengths in records.
@@ -104,7 +103,7 @@ const KIND_META: u8 = 5;
 pub(super) const BIRTH_BITS: u32 = 56;
 const _: () = assert!(BIRTH_BITS + u8::BITS == u64::BITS, "a source's first word is full");
 
-/// The location of a record, which its header's checksum covers too.
+/// The location of a record, which its header's checksum also covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordAddress {
     /// Generation of the segment.
@@ -116,7 +115,7 @@ pub struct RecordAddress {
 }
 
 impl RecordAddress {
-    /// Returns the location as checksums and ciphers take it.
+    /// Returns the location in the form that checksums and ciphers use.
     #[inline]
     pub fn bytes(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -134,7 +133,7 @@ impl RecordAddress {
     }
 }
 
-/// The source of consecutive blocks of a frame that garbage collection copied.
+/// The source of consecutive blocks in a frame that garbage collection wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The batch in which the host wrote the blocks: the age of the data. Below 2^56; 0 if the
@@ -234,8 +233,8 @@ pub enum Record {
         /// The segment's generation from now on.
         generation: u64,
     },
-    /// Metadata. The payload follows the header and is padded so that both together are a multiple
-    /// of 16 bytes.
+    /// Metadata. The payload follows the header and is padded so that header and payload together
+    /// are a multiple of 16 bytes.
     Meta {
         /// Its kind.
         kind: MetaKind,
@@ -251,8 +250,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// Checks the rules for every record that a drive writes. Call it before
-    /// [`Record::encode_into`], which encodes other values too, for tests of the decoders.
+    /// Checks the rules for every record that a drive writes. Call this before
+    /// [`Record::encode_into`], which also encodes other values, for tests of the decoders.
     ///
     /// # Panics
     /// If a rule is violated.
@@ -352,11 +351,11 @@ impl Record {
         self.encode_with(address, sources, target, &PLAIN);
     }
 
-    /// As [`Record::encode_into`], on a drive with a cipher: if the cipher encrypts, header and
-    /// sources are hidden, and a MAC takes the place of the checksum.
+    /// Like [`Record::encode_into`], on a drive with a cipher: if the cipher encrypts, header and
+    /// sources are hidden, and a MAC replaces the checksum.
     ///
     /// # Panics
-    /// As [`Record::encode_into`].
+    /// See [`Record::encode_into`].
     #[inline]
     pub(crate) fn encode_with(
         &self,
@@ -405,11 +404,11 @@ impl Record {
         }
     }
 
-    /// Decodes the record header and its sources at the start of `bytes`, which were read from
-    /// `address`.
+    /// Decodes the record header at the start of `bytes`, which were read from `address`, and its
+    /// sources.
     ///
-    /// The block range is checked for overflow only. The caller checks whether it lies on the drive
-    /// and whether the payload lies within the bytes that were read.
+    /// The block range is checked for overflow only. The caller checks whether it is within the
+    /// disk and whether the payload is within the bytes read.
     ///
     /// # Errors
     /// `Corrupt`, with the location.
@@ -418,10 +417,10 @@ impl Record {
         Self::decode_with(bytes, address, &PLAIN)
     }
 
-    /// As [`Record::decode`], on a drive with a cipher.
+    /// Like [`Record::decode`], on a drive with a cipher.
     ///
     /// # Errors
-    /// As [`Record::decode`].
+    /// See [`Record::decode`].
     #[inline]
     pub fn decode_with(bytes: &[u8], address: RecordAddress, cipher: &Cipher) -> Result<Self> {
         let decoded = if cipher.is_plain() {
@@ -496,8 +495,8 @@ impl Record {
         self.sources(&bytes).collect()
     }
 
-    /// Returns the sources of this record, which was decoded from the start of `bytes`, on a drive
-    /// that is not encrypted.
+    /// Returns the sources of this record, which was decoded from the start of `bytes`, on an
+    /// unencrypted drive.
     pub fn sources<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = Source> + use<'a> {
         let sources = bytes.get(RECORD_HEADER_BYTES..self.header_bytes() as usize);
         let sources = sources.expect("the bytes from which a record was decoded hold its sources");
@@ -557,7 +556,7 @@ impl Record {
                     moved += u16::from(blocks);
                     is_empty |= blocks == 0;
                 }
-                // A payload that encoding would lengthen is stored as it is.
+                // A payload that does not shrink is stored unencoded.
                 (1..=super::FRAME_BLOCKS_MAX).contains(&lba_count)
                     && stored_bytes <= stored_bytes_max(lba_count, encoding)
                     && !is_empty
@@ -614,7 +613,7 @@ fn stored_bytes_max(lba_count: u16, encoding: u8) -> u32 {
     u32::from(lba_count) * BLOCK_LENGTH + seal_bytes
 }
 
-/// Hides a header and its sources, and puts their MAC in place of the checksum.
+/// Hides a header and its sources, and replaces the checksum with their MAC.
 fn hide(header: &mut [u8], sources: &mut [u8], address: RecordAddress, cipher: &Cipher) {
     let (checksum, header) = header.split_at_mut(CHECKSUM_BYTES);
     cipher.hide(address.generation, address.bytes(), header);
@@ -655,7 +654,8 @@ fn checksum(layout: &Layout, sources: &[u8], address: RecordAddress) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: round trip of every kind; every damaged bit and every wrong location is noticed.
+    //! Goal: every kind survives a round trip; every damaged bit and every wrong location is
+    //! detected.
     use super::*;
 
     const PLACE: RecordAddress =
@@ -748,7 +748,7 @@ mod tests {
         const BATCH: u32 = 4 << 20;
         let changes: [Change; 10] = [
             (0, |layout| layout.stored_bytes = (8 * BLOCK_LENGTH + 1).into()),
-            // With its header a multiple of 16 bytes, as it must be.
+            // The payload and its header together must be a multiple of 16 bytes.
             (5, |layout| layout.stored_bytes = (BATCH + 4).into()),
             (2, |layout| layout.stored_bytes = 1.into()),
             (2, |layout| layout.blocks = 1),

@@ -1,8 +1,8 @@
 //! The segment header: the first 4 KiB of a segment, written together with the first batch.
 //!
-//! The header names the drive that owns the segment and its *generation*, a number that no two uses
-//! of a segment share. Every record header in the segment is bound to the generation, so a leftover
-//! of an earlier use never passes for current data.
+//! The header identifies the drive that owns the segment and its *generation*, a number that no two
+//! uses of a segment share. Every record header in the segment is bound to the generation, so a
+//! remnant of an earlier use is never mistaken for current data.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -54,9 +54,9 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// For an encrypted drive, the master key of this use of the segment under the recovery code,
-    /// so that a drive can be rebuilt without its superblocks.
+    /// so that the drive can be rebuilt without its superblocks.
     pub recovery: Option<KeySlot>,
-    /// The drive the segment belongs to.
+    /// The drive that the segment belongs to.
     pub uuid: Uuid,
     /// Number of this use of the segment. See [`generation`].
     pub generation: u64,
@@ -64,10 +64,10 @@ pub struct SegmentHeader {
     pub first_seq: SeqNo,
     /// The segment's own number.
     pub segment: SegmentId,
-    /// The stream that is appended to it.
+    /// The stream that is appended to the segment.
     pub stream: Stream,
-    /// Sequence number of the first batch after the opening of the drive in which the segment was
-    /// started; 0 if unknown.
+    /// Sequence number of the first batch after the opening of the drive during which the segment
+    /// was started; 0 if unknown.
     pub opening_seq: SeqNo,
     /// Shape of the drive when the segment was started.
     pub shape: DriveShape,
@@ -126,15 +126,15 @@ pub(crate) fn epoch_of(generation: u64) -> u32 {
     (generation >> 32) as u32
 }
 
-/// Returns the generation of the `ordinal`-th segment that is opened in `epoch`. It is unique over
-/// the drive's life, because the epoch is durable before any batch of it is written.
+/// Returns the generation of the `ordinal`-th segment opened in `epoch`. It is unique over the
+/// drive's life, because the epoch is durable before any batch of it is written.
 pub fn generation(epoch: u32, ordinal: u32) -> u64 {
     u64::from(epoch) << 32 | u64::from(ordinal)
 }
 
 impl SegmentHeader {
-    /// Checks the rules for every segment that a drive starts. Call it before
-    /// [`SegmentHeader::encode_into`], which encodes other values too, for tests of the decoders.
+    /// Checks the rules for every segment that a drive starts. Call this before
+    /// [`SegmentHeader::encode_into`], which also encodes other values, for tests of the decoders.
     ///
     /// # Panics
     /// If a rule is violated.
@@ -191,7 +191,7 @@ impl SegmentHeader {
         header.copy_from_slice(layout.as_bytes());
     }
 
-    /// Returns the segment header in `bytes`, of any drive and any segment, if there is one.
+    /// Returns the segment header in `bytes`, if there is one, whatever its drive and segment.
     pub fn found_in(bytes: &[u8]) -> Option<Self> {
         let layout = Layout::read_from_bytes(bytes).ok()?;
         let segment = SegmentId(layout.segment.get());
@@ -263,7 +263,7 @@ impl SegmentHeader {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: round trip; every damage is noticed; unused and foreign segments are distinguished.
+    //! Goal: round trip; all damage is detected; unused and foreign segments are distinguished.
     use super::*;
 
     fn sample() -> (SegmentHeader, Vec<u8>) {

@@ -1,6 +1,6 @@
-//! The list of snapshots that a checkpoint carries: the name of each, and the place of its root.
+//! The list of snapshots in a checkpoint: the name and the root location of each.
 //!
-//! A snapshot is a root that is kept. The list is written whole by every checkpoint, in pieces of
+//! A snapshot is a retained root. Every checkpoint writes the entire list, in pieces of
 //! [`SNAPSHOTS_IN_A_PIECE`] entries, oldest first. The clones of a snapshot follow it in entries of
 //! their own. Decoders accept untrusted bytes.
 
@@ -16,7 +16,7 @@ use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensu
 /// Maximum number of snapshots of a drive.
 pub const SNAPSHOTS_MAX: usize = 1024;
 
-/// Number of entries in each piece of the list but the last.
+/// Number of entries in each piece of the list except the last.
 pub const SNAPSHOTS_IN_A_PIECE: usize = (16 << 10) / Snapshot::BYTES;
 
 /// Maximum number of clones of all snapshots of a drive.
@@ -57,32 +57,32 @@ pub(super) const FIELDS: &[super::layout::Field] = SnapshotLayout::FIELDS;
 pub struct Snapshot {
     /// Its name, unique on the drive; see [`check_snapshot_name`].
     pub name: String,
-    /// Its identity, which a copy on another drive shares. Drawn at random by the program that
-    /// takes the snapshot.
+    /// Its identity, shared with its copies on other drives. The program that takes the snapshot
+    /// draws it at random.
     pub guid: Uuid,
-    /// The last batch whose effects are in it: its number on this drive. No other snapshot of the
-    /// drive ever has the same one.
+    /// The last batch whose effects are in the snapshot, as numbered on this drive. No other
+    /// snapshot of the drive ever has the same number.
     pub watermark: SeqNo,
     /// Header checksum of that batch.
     pub watermark_checksum: u64,
-    /// When it was taken, in seconds since 1970 by the clock of the program. For display only.
+    /// Creation time, in seconds since 1970 by the program's clock. For display only.
     pub created_seconds: u64,
-    /// Its root. `None` in the very checkpoint that is the snapshot: then its root is the root that
-    /// names this list.
+    /// Its root. `None` in the checkpoint that is itself the snapshot: the root is then the one
+    /// that refers to this list.
     pub root: Option<CheckpointAddress>,
     /// Size of the disk in bytes.
     pub size_bytes: u64,
     /// Blocks that held data other than zeroes, without ranges that were dropped as a whole.
     pub mapped_blocks: u64,
-    /// Bytes of frames that it names, as they are stored.
+    /// Stored bytes of the frames that it refers to.
     pub live_bytes: u64,
-    /// Bytes that the host had written to the drive in its life.
+    /// Bytes that the host had written to the drive by then, over the drive's life.
     pub host_bytes: u64,
-    /// Whether it is deleted before a write is refused for space.
+    /// Whether the snapshot is deleted before a write is refused for lack of space.
     pub yields: bool,
-    /// Whether only its map is kept, and no data: then it does not yield.
+    /// Whether only its map is retained, without data. A bookmark does not yield.
     pub is_bookmark: bool,
-    /// Drives that read from it. In the list they have entries of their own, which follow.
+    /// Drives that read from it. The list stores them in entries of their own, after this one.
     pub clones: Vec<RegisteredClone>,
 }
 
@@ -92,9 +92,9 @@ pub struct Snapshot {
 pub struct RegisteredClone {
     /// Its identity.
     pub drive: Uuid,
-    /// Its path, now or formerly; see [`check_clone_path`].
+    /// Its current or former path; see [`check_clone_path`].
     pub path: String,
-    /// When it was registered, in seconds since 1970.
+    /// Registration time, in seconds since 1970.
     pub created_seconds: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct RegisteredClone {
 pub enum Listed<'a> {
     /// A snapshot.
     Snapshot(&'a Snapshot),
-    /// A clone of the snapshot before it, whose last batch has this number.
+    /// A clone of the preceding snapshot, whose last batch has this number.
     Clone(SeqNo, &'a RegisteredClone),
 }
 
@@ -140,7 +140,7 @@ impl RegisteredClone {
         out.extend(layout.as_bytes());
     }
 
-    /// Decodes the entry of a clone of the snapshot with this batch.
+    /// Decodes the entry of a clone of the snapshot with this last batch.
     fn decode(layout: &SnapshotLayout, of: SeqNo) -> Option<Self> {
         let clone = Self {
             drive: Uuid::from_bytes(layout.guid),
@@ -268,11 +268,11 @@ impl CheckpointAddress {
     }
 }
 
-/// Checks a name: 1 to [`SNAPSHOT_NAME_MAX`] bytes of UTF-8, as names of files, without `@`, which
-/// separates it from a path, and without a leading `-`.
+/// Checks a name: 1 to [`SNAPSHOT_NAME_MAX`] bytes of UTF-8, valid as a file name, without `@`,
+/// which separates it from a path, and without a leading `-`.
 ///
 /// # Errors
-/// `InvalidInput` with the problem.
+/// `InvalidInput` with a description of the problem.
 pub fn check_snapshot_name(name: &str) -> Result<()> {
     let wrong = |what: &str| {
         let what = format!("a snapshot cannot be named {name:?}: {what}");
@@ -291,7 +291,7 @@ pub fn check_snapshot_name(name: &str) -> Result<()> {
 /// characters.
 ///
 /// # Errors
-/// `InvalidInput` with the problem.
+/// `InvalidInput` with a description of the problem.
 pub fn check_clone_path(path: &str) -> Result<()> {
     let is_short = path.len() <= CLONE_PATH_MAX;
     let is_possible = is_short && path.starts_with('/') && !path.contains(char::is_control);
@@ -299,7 +299,7 @@ pub fn check_clone_path(path: &str) -> Result<()> {
     ensure(is_possible, ErrorKind::InvalidInput, what)
 }
 
-/// Decodes a list, and checks the rules of a whole one.
+/// Decodes a complete list and checks its rules.
 ///
 /// # Errors
 /// `Corrupt`.
@@ -327,8 +327,8 @@ pub(crate) fn decode_snapshots(bytes: &[u8]) -> Result<Vec<Snapshot>> {
     Ok(list)
 }
 
-/// Checks the rules of a whole list: oldest first, distinct names, at most [`SNAPSHOTS_MAX`], and
-/// an unnamed root in the last entry only.
+/// Checks the rules of a complete list: oldest first, distinct names, at most [`SNAPSHOTS_MAX`]
+/// entries, and a missing root in the last entry only.
 ///
 /// # Errors
 /// `Corrupt`.
@@ -414,7 +414,7 @@ mod tests {
         let refused = |bytes: &[u8]| {
             assert_eq!(decode_snapshots(bytes).unwrap_err().kind(), ErrorKind::Corrupt);
         };
-        // Of no snapshot; of another one; twice; cut off.
+        // A clone of no snapshot; of another snapshot; listed twice; truncated.
         refused(&bytes[Snapshot::BYTES..]);
         let (first, rest) = bytes.split_at(Snapshot::BYTES);
         let (one, rest) = rest.split_at(2 * Snapshot::BYTES);
@@ -462,7 +462,7 @@ mod tests {
             |bytes| bytes[127] = 3,
             |bytes| bytes[128] = b'/',
             |bytes| bytes[128] = 0xff,
-            // A place without a length.
+            // A location without a length.
             |bytes| bytes[56..60].fill(0),
         ];
         for (index, change) in changes.into_iter().enumerate() {

@@ -1,9 +1,9 @@
 //! The superblock: a drive's identity, geometry and features, and the state of its log.
 //!
-//! Two slots are written in turn, each time with a higher `revision`; the valid slot with the
-//! higher revision counts. A torn write therefore leaves the other slot intact. Magic, version,
-//! length and checksum keep their offsets in every version of the format, so an old program
-//! distinguishes a newer format from damage.
+//! Two slots are written in turn, each time with a higher `revision`. The valid slot with the
+//! higher revision counts, so a torn write leaves the other slot intact. Magic, version, length and
+//! checksum have the same offsets in every version of the format, so an old program can distinguish
+//! a newer format from damage.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{I32, U16, U32, U64};
@@ -26,10 +26,10 @@ const LENGTH: u32 = 4096;
 /// The first eight bytes of a slot.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PUMICESB";
 
-/// The version of the format that this program writes, and the newest it reads.
+/// The version of the format that this program writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The feature bits that this program knows. A drive with other bits is refused, unless they are
+/// The feature bits that this program supports. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
 const KNOWN_INCOMPATIBLE: u64 =
     BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS | RECEIVING | CLONE | CLONED | ENCRYPTED | ARRAY;
@@ -38,69 +38,68 @@ const KNOWN_READ_ONLY: u64 = 0;
 /// The compatible feature: space for all segments was reserved on the medium.
 const PREALLOCATED: u64 = 1;
 
-/// The incompatible feature: frames may be of independent blocks, and new frames of several blocks
-/// are.
+/// The incompatible feature: frames may consist of independent blocks, and new frames of several
+/// blocks do.
 const BLOCK_FRAMES: u64 = 1;
 
 /// The incompatible feature: leaves of the map may hold the tables of frames of independent blocks.
-/// Each leaf says which tables it has, so a reader need not remember the feature, and a writer sets
-/// it on every drive of such frames.
+/// Each leaf records which tables it has, so a reader need not remember the feature. A writer sets
+/// it on every drive with such frames.
 const BLOCK_TABLES: u64 = 2;
 
-/// The incompatible feature: the newest checkpoint may name snapshots, and the space they need is
+/// The incompatible feature: the newest checkpoint may list snapshots, and the space they need is
 /// not free.
 const SNAPSHOTS: u64 = 4;
 
-/// The incompatible feature: the disk holds a part of a snapshot that is being received.
+/// The incompatible feature: the disk holds a partially received snapshot.
 const RECEIVING: u64 = 8;
 
 /// The incompatible feature: the drive is a clone, whose holes read from a snapshot of another
 /// drive.
 const CLONE: u64 = 16;
 
-/// The incompatible feature: the newest checkpoint may name clones of snapshots, and the data that
-/// these snapshots need stays in its place.
+/// The incompatible feature: the newest checkpoint may list clones of snapshots, and the data that
+/// these snapshots need must not be moved.
 const CLONED: u64 = 32;
 
-/// The incompatible feature: payloads are encrypted, headers are hidden, and MACs take the place of
-/// some checksums.
+/// The incompatible feature: payloads are encrypted, headers are hidden, and MACs replace some
+/// checksums.
 const ENCRYPTED: u64 = 64;
 
-/// The incompatible feature: the medium is a member of an array, and may lack data that others
-/// have.
+/// The incompatible feature: the medium is a member of an array, and may lack data that other
+/// members have.
 const ARRAY: u64 = 128;
 
-/// The features that say nothing about the form of frames.
+/// The features that do not concern the form of frames.
 const NOT_OF_FRAMES: u64 = SNAPSHOTS | RECEIVING | CLONE | CLONED | ENCRYPTED | ARRAY;
 
-/// Most bytes of the path at which a clone looks for its origin.
+/// Maximum bytes of the path of a clone's origin.
 pub const ORIGIN_PATH_MAX: usize = 1024;
 
 /// Maximum number of blocks of a frame on a drive of independent blocks.
 pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
 const _: () = assert!(INDEPENDENT_BLOCKS_MAX <= FRAME_BLOCKS_MAX, "such frames are frames");
 
-/// `state` of the target of a rebuild that has not ended; 1 is closed cleanly, 0 anything else.
+/// `state` of the target of an unfinished rebuild; 1 means closed cleanly, 0 anything else.
 const STATE_INCOMPLETE: u32 = 2;
 
-/// Smallest segment in bytes. It must hold its header and one batch with a whole atomic write, and
-/// the unused end of a segment (up to one such write) should remain a small share of it.
+/// Smallest segment in bytes. It must hold its header and one batch with an entire atomic write,
+/// and the unused end of a segment (up to one such write) should remain a small share of it.
 pub const SEGMENT_BYTES_MIN: u32 = 4 << 20;
 
 /// Largest segment in bytes. Offsets within a segment have 32 bits.
 pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 
-/// Largest disk in bytes, 16 PiB. The L2P directory of an empty disk of this size takes 64 MiB.
+/// Largest disk in bytes, 16 PiB. The L2P directory of an empty disk of this size uses 64 MiB.
 pub const SIZE_BYTES_MAX: u64 = 1 << 54;
 
 /// Maximum number of blocks of one frame. A run of the L2P counts them in a byte.
 pub const FRAME_BLOCKS_MAX: u16 = 64;
 
-/// Maximum number of segments that a superblock names as bad.
+/// Maximum number of bad segments listed in a superblock.
 pub const BAD_SEGMENTS_MAX: usize = 128;
 
-/// Maximum number of detours of a superblock. One is needed for each stream, until the next
-/// checkpoint.
+/// Maximum number of detours in a superblock. Each stream needs one, until the next checkpoint.
 pub const DETOURS_MAX: usize = 16;
 
 const _: () = assert!(size_of::<Layout>() == SUPERBLOCK_BYTES, "the layout fills a slot");
@@ -180,8 +179,8 @@ pub struct Superblock {
     pub epoch: u32,
     /// Whether the drive was closed cleanly: the log ends exactly at `watermark`.
     pub clean: bool,
-    /// Whether the drive is the target of a rebuild that has not ended: parts of its disk are
-    /// missing, and it must not be used. Then `clean` is not stored.
+    /// Whether the drive is the target of an unfinished rebuild: parts of its disk are missing, and
+    /// it must not be used. `clean` is then not stored.
     pub incomplete: bool,
     /// Size of the host's disk in bytes: a multiple of 4096, at least 4096.
     pub size_bytes: u64,
@@ -197,41 +196,42 @@ pub struct Superblock {
     /// Maximum number of blocks of one frame: a power of two up to [`FRAME_BLOCKS_MAX`]. Frames
     /// never cross a multiple of it, so they never cross a leaf of the L2P.
     pub frame_blocks: u16,
-    /// The codec for new data: 0 none, 1 LZ4, 2 zstd. Each frame names its own encoding.
+    /// The codec for new data: 0 none, 1 LZ4, 2 zstd. Each frame has its own encoding.
     pub codec: u16,
     /// Level of the codec; 0 for a codec without levels.
     pub codec_level: i32,
     /// A batch that was durable, with all earlier batches, when the superblock was written.
     pub watermark: SeqNo,
-    /// Header checksum of that batch; for an empty log, the chain's start (see the batch header).
+    /// Header checksum of that batch; for an empty log, the start of the chain (see the batch
+    /// header).
     pub watermark_checksum: u64,
     /// The newest checkpoint. Before the first one, the log begins in segment 0.
     pub checkpoint: Option<CheckpointAddress>,
-    /// Shares of the capacity in use at which to warn, in percent; 0 is none.
+    /// Percentages of used capacity at which to warn; 0 means none.
     pub warn_percent: [u8; 4],
     /// Whether space for all segments was reserved on the medium; segments are then not discarded.
     pub is_preallocated: bool,
-    /// Whether frames may be of independent blocks, and new frames of several blocks are. Each
-    /// frame names its own encoding.
+    /// Whether frames may consist of independent blocks, and new frames of several blocks do. Each
+    /// frame has its own encoding.
     pub has_block_frames: bool,
-    /// Whether the newest checkpoint may name snapshots.
+    /// Whether the newest checkpoint may list snapshots.
     pub has_snapshots: bool,
-    /// The snapshot of which the disk holds a part: then the disk is neither as a host wrote it
-    /// nor, yet, the snapshot.
+    /// The snapshot that the disk holds in part. The disk is then neither as a host wrote it nor,
+    /// yet, the snapshot.
     pub receiving: Option<Receiving>,
     /// For a clone, the snapshot of another drive from which its holes read.
     pub origin: Option<Origin>,
-    /// For a clone whose disk was flattened and that has snapshots that were not: neither the disk
-    /// nor a snapshot of this batch or a later one reads from the origin. Otherwise 0.
+    /// For a clone whose disk was flattened, with snapshots that were not: neither the disk nor a
+    /// snapshot of this batch or a later one reads from the origin. Otherwise 0.
     pub flat_since: SeqNo,
-    /// Whether the newest checkpoint may name clones of snapshots.
+    /// Whether the newest checkpoint may list clones of snapshots.
     pub has_clones: bool,
     /// For an encrypted drive, its keys.
     pub keys: Option<KeyArea>,
-    /// Whether the drive lies on an [array](super::ArrayHeader), whose members must not be used
-    /// alone.
+    /// Whether the drive is stored on an [array](super::ArrayHeader), whose members must not be
+    /// used alone.
     pub is_array: bool,
-    /// Segments in which an append failed, each once: they are not written any more. At most
+    /// Segments in which an append failed, without duplicates. They are no longer written. At most
     /// [`BAD_SEGMENTS_MAX`].
     pub bad_segments: Vec<SegmentId>,
     /// The detours by which streams left a bad segment, in the order of the log: at most
@@ -244,34 +244,34 @@ pub struct Superblock {
 pub struct Receiving {
     /// Its identity, not nil.
     pub snapshot: Uuid,
-    /// Identity of the snapshot that the disk was before, if it was one.
+    /// Identity of the snapshot that was the disk's previous content, if it was one.
     pub base: Option<Uuid>,
-    /// Byte of the disk up to which it is the new snapshot, durably; each block beyond may be old
-    /// or new.
+    /// Byte of the disk up to which it durably matches the new snapshot. Each block beyond may be
+    /// old or new.
     pub offset: u64,
 }
 
-/// The snapshot that a clone was made from.
+/// The snapshot from which a clone was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Identity of the drive that has it, not nil.
+    /// Identity of the snapshot's drive, not nil.
     pub drive: Uuid,
     /// Identity of the snapshot.
     pub snapshot: Uuid,
-    /// Its number on that drive: its last batch.
+    /// Sequence number of its last batch, on that drive.
     pub watermark: SeqNo,
-    /// Blocks of the disk, from the first on, whose holes read from the snapshot; other holes are
+    /// Blocks of the disk, from the first, whose holes read from the snapshot. Other holes are
     /// zeroes.
     pub blocks: u64,
     /// Last known absolute path of the drive, at most [`ORIGIN_PATH_MAX`] bytes: a hint.
     pub path: String,
 }
 
-/// A stream continues in another segment though no record says so, because its segment cannot be
-/// written.
+/// The continuation of a stream in another segment without a record of it, because the stream's
+/// segment cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detour {
-    /// The last batch before it.
+    /// The last batch before the detour.
     pub seq: SeqNo,
     /// Generation of the new segment.
     pub generation: u64,
@@ -293,7 +293,7 @@ pub struct CheckpointAddress {
 }
 
 impl Layout {
-    /// Puts the origin of a clone in its fields.
+    /// Stores the origin of a clone in its fields.
     ///
     /// # Panics
     /// If its path is longer than [`ORIGIN_PATH_MAX`].
@@ -312,9 +312,10 @@ impl Layout {
 }
 
 impl Superblock {
-    /// Checks the rules for every superblock that a drive stores. Call it before
-    /// [`Superblock::encode`], which encodes other values too, for tests of the decoders. The
-    /// location of the checkpoint comes from the medium and is checked when the checkpoint is read.
+    /// Checks the rules for every superblock that a drive stores. Call this before
+    /// [`Superblock::encode`], which also encodes other values, for tests of the decoders. The
+    /// location of the checkpoint is read from the medium and is checked when the checkpoint is
+    /// read.
     ///
     /// # Panics
     /// If a rule is violated.
@@ -325,15 +326,15 @@ impl Superblock {
         }
     }
 
-    /// Encodes the slot of a drive that is not encrypted.
+    /// Encodes the slot of an unencrypted drive.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         self.encode_with(&PLAIN)
     }
 
-    /// Encodes the slot; the slot of an encrypted drive has a MAC by its cipher.
+    /// Encodes the slot. On an encrypted drive, the slot has a MAC, computed with the cipher.
     ///
     /// # Panics
-    /// If the drive is encrypted, and the cipher is not.
+    /// If the drive is encrypted and the cipher is [`PLAIN`].
     pub(crate) fn encode_with(&self, cipher: &Cipher) -> [u8; SUPERBLOCK_BYTES] {
         let mut layout = Layout::new_zeroed();
         layout.magic = SUPERBLOCK_MAGIC;
@@ -393,13 +394,13 @@ impl Superblock {
         bytes
     }
 
-    /// Checks the MAC of a slot of an encrypted drive, which was decoded.
+    /// Checks the MAC of a decoded slot of an encrypted drive.
     ///
     /// # Errors
-    /// `Corrupt` if it is wrong: the slot was changed, or the cipher has another key.
+    /// `Corrupt` if the MAC is wrong: the slot was changed, or the cipher has a different key.
     ///
     /// # Panics
-    /// If nothing is encrypted with the cipher.
+    /// If the cipher is that of an unencrypted drive.
     pub(crate) fn check_mac(bytes: &[u8], cipher: &Cipher) -> Result<()> {
         const CORRUPT: ErrorKind = ErrorKind::Corrupt;
         let layout = Layout::read_from_bytes(bytes).ok();
@@ -429,8 +430,8 @@ impl Superblock {
         }
     }
 
-    /// Returns the bad segments and detours; `None` if the lists are not as [`Self::encode_bad`]
-    /// writes them.
+    /// Returns the bad segments and detours; `None` if the lists differ from the encoding of
+    /// [`Self::encode_bad`].
     fn decode_bad(layout: &Layout) -> Option<(Vec<SegmentId>, Vec<Detour>)> {
         let bad_segments = layout.bad_segments.get(..layout.bad_count.get() as usize)?;
         let bad_segments = bad_segments.iter().map(|segment| SegmentId(segment.get())).collect();
@@ -494,7 +495,8 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Returns whether this superblock encodes to `bytes`, without a checkpoint that is absent.
+    /// Returns whether this superblock encodes to `bytes`. Not checked on an encrypted drive or
+    /// without a checkpoint.
     fn encodes_to(&self, bytes: &[u8]) -> bool {
         self.keys.is_some() || self.checkpoint.is_none() || self.encode() == *bytes
     }

@@ -1,11 +1,11 @@
-//! The head of a transfer: the snapshot that follows, in batches of the log's format, and the
-//! earlier snapshot to which it adds.
+//! The head of a transfer. It describes the snapshot that follows, in batches of the log's format,
+//! and the earlier snapshot on which it is based.
 //!
 //! ```text
 //! | head 640 | batch | batch | ... | batch without records |
 //! ```
 //!
-//! A transfer comes through a pipe from another machine: nothing in it is trusted.
+//! A transfer arrives through a pipe from another machine, so no part of it is trusted.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{I32, U16, U32, U64};
@@ -66,26 +66,26 @@ pub struct TransferHead {
     pub snapshot: Uuid,
     /// Its name on the sending drive.
     pub name: String,
-    /// When it was taken, in seconds since 1970.
+    /// Creation time of the snapshot, in seconds since 1970.
     pub created_seconds: u64,
-    /// The snapshot since which changes are sent; `None` if the whole disk is sent.
+    /// The base of an incremental transfer; `None` if the entire disk is sent.
     pub base: Option<TransferBase>,
     /// Size of the disk in bytes: a multiple of 4096 above 0.
     pub size_bytes: u64,
-    /// Byte of the disk before which nothing is sent, since the receiver has it: a multiple of
-    /// 4096, at most `size_bytes`.
+    /// Start of the sent part of the disk in bytes, since the receiver has everything before it: a
+    /// multiple of 4096, at most `size_bytes`.
     pub start: u64,
-    /// Maximum number of blocks of a frame that the host of the drive writes.
+    /// Maximum number of blocks of a frame in the host stream of the drive.
     pub frame_blocks: u16,
-    /// Codec of most frames, as in the superblock. Each frame names its own encoding.
+    /// Codec of most frames, as in the superblock. Each frame has its own encoding.
     pub codec: u16,
     /// Level of the codec.
     pub codec_level: i32,
-    /// Whether most frames of several blocks are of independent blocks.
+    /// Whether most frames of several blocks consist of independent blocks.
     pub has_block_frames: bool,
 }
 
-/// The snapshot to which a transfer adds.
+/// The snapshot on which an incremental transfer is based.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferBase {
     /// Its identity.
@@ -95,7 +95,7 @@ pub struct TransferBase {
 }
 
 impl TransferHead {
-    /// Encodes the head. Returns it and its checksum, which the first batch names.
+    /// Encodes the head. Returns the bytes and their checksum, to which the first batch is chained.
     ///
     /// # Panics
     /// If [`TransferHead::decode`] would refuse a value.
@@ -126,7 +126,7 @@ impl TransferHead {
         (bytes, checksum)
     }
 
-    /// Decodes a head. Returns it and its checksum.
+    /// Decodes a head. Returns the head and its checksum.
     ///
     /// # Errors
     /// `InvalidInput` without the magic; `Unsupported` for a newer version; `Corrupt`.
@@ -198,7 +198,7 @@ impl TransferHead {
     }
 }
 
-/// Writes a name at the start of `target`; returns its length.
+/// Writes a name at the start of `target` and returns its length.
 fn put_name(target: &mut [u8; 256], name: &str) -> u8 {
     for (target, byte) in target.iter_mut().zip(name.bytes()) {
         *target = byte;
@@ -208,7 +208,7 @@ fn put_name(target: &mut [u8; 256], name: &str) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: round trip; every damaged bit is noticed; impossible heads are refused.
+    //! Goal: round trip; every damaged bit is detected; impossible heads are refused.
     use super::*;
 
     fn sample() -> TransferHead {

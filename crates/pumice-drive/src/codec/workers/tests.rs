@@ -1,5 +1,5 @@
-//! Goal: each frame is returned unchanged and in its place, whichever thread compressed it, also if
-//! the queue is full, no other thread exists, or a request is dropped.
+//! Goal: each frame is returned unchanged and in order, whichever thread compressed it, even if the
+//! queue is full, no other thread exists, or a request is dropped.
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
@@ -9,7 +9,7 @@ use crate::runtime::{Backend, Runtime};
 
 const BLOCK: usize = 4096;
 
-/// Returns frames of 1 to 8 blocks, about half of each compressible, no two alike.
+/// Returns frames of 1 to 8 blocks, each about half compressible and no two alike.
 fn frames(count: usize, seed: usize) -> Vec<Vec<u8>> {
     let byte = |frame: usize, at: usize| {
         let noise = (at * 0x9e37_79b9 + frame * 31 + seed).wrapping_mul(0x85eb_ca6b) >> 13;
@@ -97,7 +97,7 @@ fn writes_of_one_block_travel_together() {
     }
 }
 
-/// Without other threads nothing waits for external events, so this works in virtual time.
+/// Without other threads, no task waits for external events, so this works in virtual time.
 #[test]
 fn without_threads_the_caller_does_the_work() {
     let workers = Workers::start(0).unwrap();
@@ -115,7 +115,7 @@ fn a_request_that_is_dropped_disturbs_no_other() {
     for threads in (0..=1).cycle().take(20) {
         let workers = Workers::start(threads).unwrap();
         let borrowed = borrowed(&frames);
-        // Polled once: its batches are passed on, and one lies on the tray.
+        // After one poll its batches have been passed on, and one is on the tray.
         let dropped = workers.compress(&runtime, coding(Codec::Lz4), &borrowed).now_or_never();
         assert!(dropped.is_none() || threads > 0, "it ended before it could be dropped");
         let parts = runtime.block_on(workers.compress(&runtime, coding(Codec::Lz4), &borrowed));
@@ -143,7 +143,7 @@ fn a_panic_of_a_thread_reaches_the_write() {
     let workers = Workers::start(0).unwrap();
     let frames = frames(1, 1);
     let part = workers.put(coding(Codec::Lz4), &borrowed(&frames));
-    // Unwinding does the same with the batch that a thread runs.
+    // Unwinding has the same effect on the batch that a thread is compressing.
     drop(workers.take_from_tray(|_| true));
     let runtime = Runtime::simulated();
     runtime.block_on(workers.wait_for(&runtime, &[part]));
@@ -161,7 +161,7 @@ fn threads_with_enough_to_do_are_given_no_more() {
     };
     fill(&workers, 8);
     assert!(workers.can_take(zstd, BLOCK), "without threads nothing would be passed on");
-    // A thread that ends immediately, and takes nothing.
+    // This thread ends immediately and accepts no batch.
     let thread = thread::spawn(|| ());
     let own = Rc::get_mut(&mut workers.own).unwrap();
     Arc::get_mut(&mut own.pool).unwrap().threads.push(thread);

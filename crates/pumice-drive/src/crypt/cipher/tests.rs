@@ -83,7 +83,7 @@ fn the_number_of_the_use_says_which_key_holds() {
     assert_eq!(opened(&both, 9, binding, &early).unwrap(), b"early");
     assert!(opened(&both, 10, binding, &early).is_none());
     assert!(both.is_same_key(8, 9) && !both.is_same_key(9, 10));
-    // As an open drive adopts the key.
+    // An open drive adopts a new key in the same way.
     old.renew(master(2), 10);
     for cipher in [&old, &both] {
         let late = sealed(cipher, Cipher::NEWEST, binding, b"late");

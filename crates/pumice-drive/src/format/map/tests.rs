@@ -1,7 +1,7 @@
-//! Goal: the map's records read back unchanged, and nothing impossible passes, whatever the bytes:
-//! no panic, no address outside the drive, one encoding for one content.
-//! Method: round trips at the limits of each field; every single change of a valid leaf is either
-//! refused or read and encoded again to the same bytes.
+//! Goal: the map's records survive a round trip, and nothing impossible is accepted, whatever the
+//! bytes: no panic, no address outside the drive, one encoding for one content. Method: round trips
+//! at the limits of each field; every single change of a valid leaf is either refused or decodes to
+//! a leaf that encodes to the same bytes.
 
 use rand::RngExt;
 
@@ -110,7 +110,8 @@ fn a_changed_leaf_is_refused_or_is_another_one() {
     let good = encoded(&sample());
     for len in 0..good.len() {
         let whole = len > 0 && len.is_multiple_of(LEAF_RUN_BYTES);
-        // A shorter list of runs has a longer last run: a frame cannot grow, a fill can.
+        // A shorter list of runs has a longer last run, which is possible for a fill but not for a
+        // frame.
         let fits = [16, 64, 80, 96].contains(&len);
         assert_eq!(decode_leaf(&good[..len], &LIMITS).is_ok(), whole && fits, "{len} bytes");
     }
@@ -154,7 +155,7 @@ fn impossible_leaves_are_refused() {
     ] {
         assert!(decode_leaf(&encoded(&runs), &LIMITS).is_err(), "{runs:?}");
     }
-    // A hole or a fill has no field but its byte.
+    // In a hole or a fill, every field except the byte is zero.
     for (kind, index, offset, record_bytes) in
         [(0, 1, 0, 0), (1, 9, 1, 0), (1, 9, 0, 1), (2, 0, 0, 0)]
     {

@@ -1,4 +1,4 @@
-//! Goal: round trip; every damaged bit is noticed; a newer format is not taken for damage.
+//! Goal: round trip; every damaged bit is detected; a newer format is not mistaken for damage.
 use super::*;
 
 fn sample() -> Superblock {
@@ -55,7 +55,7 @@ fn sample() -> Superblock {
     }
 }
 
-/// Returns a superblock without fields that need a feature, except for its frames.
+/// Returns a superblock without fields that require a feature, except for its frames.
 fn bare() -> Superblock {
     let (receiving, origin, has_clones, is_array) = (None, None, false, false);
     let flat_since = SeqNo(0);
@@ -70,7 +70,7 @@ fn resealed(change: impl FnOnce(&mut Layout)) -> Vec<u8> {
     layout.as_bytes().to_vec()
 }
 
-/// A program that does not know the encoding of such frames would report them as damaged.
+/// A program that does not support the encoding of such frames would report them as damaged.
 #[test]
 fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
     for (has_block_frames, bits) in [(false, 0), (true, 3)] {
@@ -79,7 +79,7 @@ fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
         assert_eq!(layout.features_incompatible.get(), bits);
         assert_eq!(layout.features_compatible.get(), PREALLOCATED);
     }
-    // Features of a program that did not know tables, and features of no program.
+    // Features of a program without support for tables, and features of no program.
     let known = (BLOCK_FRAMES | RECEIVING | CLONE).into();
     let known = resealed(|layout| layout.features_incompatible = known);
     assert!(Superblock::decode(&known).unwrap().has_block_frames);
@@ -88,7 +88,7 @@ fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
     assert_eq!(Superblock::decode(&none).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// A program that does not know snapshots would free segments that they need.
+/// A program that does not support snapshots would free segments that they need.
 #[test]
 fn a_drive_with_snapshots_needs_a_program_that_knows_them() {
     for (has_snapshots, bits) in [(false, 3), (true, 7)] {
@@ -122,7 +122,7 @@ fn round_trip() {
     }
 }
 
-/// A program that does not know clones would read zeroes, or move frames that they need.
+/// A program that does not support clones would read zeroes, or move frames that clones need.
 #[test]
 fn clones_and_their_origins_need_a_program_that_knows_them() {
     assert!(Superblock { flat_since: SeqNo(1), ..bare() }.impossible().is_some());
@@ -205,7 +205,7 @@ fn impossible_values_are_refused_though_the_checksum_is_right() {
         |layout| layout.origin_path_bytes = 1025.into(),
         |layout| layout.origin_path_bytes = 3.into(),
         |layout| layout.origin_path[0] = 0xff,
-        // For a drive that is no clone.
+        // For a drive that is not a clone.
         |layout| layout.features_incompatible = 47.into(),
         |layout| layout.origin_path[1023] = 1,
     ];
