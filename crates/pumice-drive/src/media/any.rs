@@ -9,8 +9,9 @@ use super::{Capabilities, Copies, CopyId, Geometry, Medium, Remote};
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::crypt::Cipher;
 
-/// [`Medium`] as an object, with boxed futures: the code of a drive is compiled once and not for
-/// each type of its medium. Every medium implements it; its methods are those of [`Medium`].
+/// [`Medium`] as a trait object, with boxed futures, so that the code of a drive is compiled once
+/// and not for each type of medium. Every medium implements this trait; its methods are those of
+/// [`Medium`].
 #[expect(missing_docs, reason = "as in `Medium`")]
 pub trait AnyMedium: Any {
     fn capabilities(&self) -> Capabilities;
@@ -54,8 +55,8 @@ impl dyn AnyMedium {
         (self as &dyn Any).downcast_ref()
     }
 
-    /// Returns the copies of everything that can be read separately: see [`Copies::copies`]. A
-    /// medium that is no array has one.
+    /// Returns the copies of all data that can be read separately: see [`Copies::copies`]. A medium
+    /// that is not an array has one.
     pub(crate) fn copies(&self) -> Vec<CopyId> {
         self.as_array().map_or_else(|| vec![CopyId::default()], Copies::copies)
     }

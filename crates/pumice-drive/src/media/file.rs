@@ -6,14 +6,14 @@
 //! ```
 //!
 //! Invariants:
-//! * The file is locked while it is open, by one writer or by any number of readers. Exempt are
-//!   readers that read nothing a writer changes, or that can detect such a change.
+//! * The file is locked while it is open, by one writer or by any number of readers. The exception
+//!   is readers of data that a writer never changes, or whose change they can detect.
 //! * After a sync failed, or was dropped before its result was known, nothing is written or synced
-//!   until the medium is reopened: the kernel reports a lost write only once. A durable append is a
-//!   write and a sync in this respect; see `durable`.
-//! * All reads and writes lie within the superblock slots and the segments.
+//!   until the medium is reopened: the kernel reports a lost write only once. A durable append
+//!   counts as a write and a sync; see `durable`.
+//! * All reads and writes are within the superblock slots and the segments.
 //!
-//! This medium does not cache, does not check content and knows nothing of drives.
+//! This medium does not cache and does not check content, and has no notion of a drive.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -53,12 +53,12 @@ use pace::{Pace, SyncMethod};
 use path_watch::Found;
 pub use path_watch::{Look, PathWatch};
 
-/// The unit of writes in every mode: the page size, and at least the block size of every common
-/// device.
+/// The unit of writes in every mode: the page size, which is at least the block size of every
+/// common device.
 const WRITE_UNIT: u32 = 4096;
 
-/// Largest part of a truncated drive that may be missing: all but one in this many bytes. Limits
-/// the memory that a superblock alone can make a reader allocate; arbitrary beyond that.
+/// Maximum missing part of a truncated drive: all but one in this many bytes. This limits the
+/// memory that a superblock alone can make a reader allocate; otherwise arbitrary.
 const TRUNCATED_MAX: u64 = 256;
 
 /// Options for [`FileMedium::open`]. The default opens the file for writing, through the page
@@ -70,11 +70,11 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Bypass the page cache (`O_DIRECT`) if the file supports it.
     pub direct: bool,
-    /// Read the rest of a file or device that is too short for its drive. Reads that reach beyond
+    /// Read the remaining part of a file or device that is too short for its drive. Reads beyond
     /// its end fail, like reads of damaged sectors. Only with `read_only`.
     pub truncated: bool,
-    /// Read a file that another process may have open for writing: it is not locked. The data read
-    /// must not change meanwhile, or must carry a checksum of its own. Only with `read_only`.
+    /// Read a file that another process may have open for writing, without locking it. The data
+    /// read must not change meanwhile, or must carry a checksum of its own. Only with `read_only`.
     pub unlocked: bool,
 }
 
@@ -93,7 +93,7 @@ impl FileOptions {
         self
     }
 
-    /// Sets whether to read the rest of a file that is too short for its drive.
+    /// Sets whether to read the remaining part of a file that is too short for its drive.
     #[must_use]
     pub fn with_truncated(mut self, truncated: bool) -> Self {
         self.truncated = truncated;
@@ -122,7 +122,7 @@ pub struct FileMedium {
     cipher: Cipher,
     geometry: Cell<Option<Geometry>>,
     poisoned: Cell<bool>,
-    /// Failed durable appends for which it is not known yet whether the sync failed.
+    /// Failed durable appends for which it is not yet known whether the sync failed.
     doubts: Cell<u32>,
     /// Woken when that becomes known for one of them.
     certain: WaitQueue,
@@ -147,21 +147,21 @@ enum Location {
 
 impl FileMedium {
     /// Creates a sparse file of `bytes` bytes for a drive, or checks that a block device is at
-    /// least that large. Existing data is kept: the call fails if a file is not empty, or if the
-    /// first 4 MiB of a device are not all zeroes. `force` skips that check; a file then loses its
-    /// content, and a device keeps its content until it is written. The file and its directory
-    /// entry are durable when this returns.
+    /// least that large. Existing data is preserved: the call fails if a file is not empty, or if
+    /// the first 4 MiB of a device are not all zeroes. `force` skips that check; a file then loses
+    /// its content, and a device retains its content until it is written. The file and its
+    /// directory entry are durable when this returns.
     ///
     /// # Errors
     /// `AlreadyExists` if data would be overwritten; `Busy` if the file is open elsewhere;
-    /// `InvalidInput` for a directory or a device that is too small; else the error of the
+    /// `InvalidInput` for a directory or a device that is too small; otherwise the error of the
     /// operating system. Nothing is changed then.
     pub fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {
         create::create(path, bytes, force)
     }
 
     /// Opens and locks a file or device. If direct I/O is requested and not supported, the file is
-    /// opened through the page cache, and the log says why.
+    /// opened through the page cache, and the reason is logged.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`; `Busy` if the file is open elsewhere; `InvalidInput` if it
@@ -173,7 +173,7 @@ impl FileMedium {
         opening.read(true).write(!options.read_only);
         if kind == FileKind::Device && !options.read_only {
             // The kernel then refuses a device that is mounted or otherwise claimed, and refuses to
-            // mount it while it is open. Mounting ignores locks of files.
+            // mount it while it is open. Mounting ignores file locks.
             opening.custom_flags(OFlags::EXCL.bits().cast_signed());
         }
         let file = opening.open(path).os_context(what)?;
@@ -186,8 +186,8 @@ impl FileMedium {
         let is_durable =
             direct && !options.read_only && durable::are_possible(&runtime, &file, kind);
         if !direct {
-            // After a failed sync the page cache may hold, as clean pages, data that never reached
-            // the medium. Recovery must not take it for durable data.
+            // After a failed sync, the page cache may hold data as clean pages that never reached
+            // the medium. Recovery must not mistake it for durable data.
             rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).os_context(what)?;
         }
         let read_unit = match alignment {
@@ -233,8 +233,8 @@ impl FileMedium {
         self.cipher = cipher;
     }
 
-    /// Returns the size of the file or device in bytes, as of the opening or the last change of the
-    /// geometry.
+    /// Returns the size of the file or device in bytes, as of when it was opened or the geometry
+    /// last changed.
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
@@ -260,7 +260,7 @@ impl FileMedium {
         PathWatch::new(&self.file, &self.path, self.kind, &self.found)
     }
 
-    /// Returns an error of the medium that names the operation. A full file system is `NoSpace` if
+    /// Returns an error of the medium that states the operation. A full file system is `NoSpace` if
     /// the operation `may_fill` it.
     fn medium_error(&self, doing: &str, may_fill: bool, error: io::Error) -> Error {
         let is_of_space =
@@ -321,7 +321,7 @@ impl FileMedium {
         self.check_synced()
     }
 
-    /// Waits until it is known for every failed durable append whether the sync failed.
+    /// Waits until it is known for every failed durable append whether its sync failed.
     ///
     /// # Errors
     /// `Poisoned` if a sync has failed.
@@ -425,8 +425,8 @@ impl FileMedium {
         }
     }
 
-    /// Returns the bytes that an operation moved, in whole units under direct I/O; 0 if it was
-    /// interrupted.
+    /// Returns the number of bytes transferred, in whole units under direct I/O; 0 if the operation
+    /// was interrupted.
     fn progress(&self, result: io::Result<usize>, stuck: io::ErrorKind) -> io::Result<usize> {
         let moved = match result {
             Ok(moved) => moved,
@@ -447,12 +447,12 @@ impl FileMedium {
         let result = self.runtime.sync_data(&self.file).await;
         outcome.succeeded = result.is_ok();
         result.map_err(|error| self.medium_error("sync", false, error))?;
-        // A sync that failed in the meantime may have received the report of a loss that concerns
-        // this one.
+        // A sync that failed in the meantime may have received the error report for a write that
+        // this sync covers.
         self.wait_for_certainty().await
     }
 
-    /// Changes the size of a file to `needed` bytes. Reads the size of a device again.
+    /// Changes the size of a file to `needed` bytes. For a device, reads the size again.
     fn set_bytes(&self, needed: u64) -> Result<()> {
         self.check_writable()?;
         let bytes = match self.kind {
@@ -698,7 +698,7 @@ impl FileKind {
     }
 }
 
-/// Locks the file until it is closed, for one writer or for many readers.
+/// Locks the file until it is closed, for one writer or for several readers.
 fn lock(file: &File, path: &Path, shared: bool) -> Result<()> {
     let locked = if shared { file.try_lock_shared() } else { file.try_lock() };
     locked.map_err(|error| match error {
@@ -749,7 +749,8 @@ fn set_direct(file: &File, path: &Path, alignment: Option<u32>) -> bool {
         }
         _ => {}
     }
-    // Changed after locking rather than by opening again: a second descriptor would need the lock.
+    // The flag is changed after locking instead of by reopening: a second descriptor would need the
+    // lock.
     let switched = rustix::fs::fcntl_getfl(file)
         .and_then(|flags| rustix::fs::fcntl_setfl(file.as_fd(), flags | OFlags::DIRECT));
     if let Err(error) = switched {

@@ -1,15 +1,15 @@
 //! A medium in memory: for tests, and for measurements of the controller without a device.
 //!
-//! Every operation completes at its first poll. An append copies nothing: the medium keeps the
+//! Every operation completes at its first poll. An append copies nothing: the medium retains the
 //! buffer, unless little of it is used, and returns buffers that it no longer needs in exchange. A
 //! segment occupies memory from its first append to its discard, so a mostly empty medium may be
-//! larger than the machine.
+//! larger than the machine's memory.
 //!
 //! ```text
 //! segment:  |.....|batch||batch|.....|   appended ranges, disjoint; the rest reads as zeroes
 //! ```
 //!
-//! This medium loses nothing and never fails, unless its room is bounded
+//! This medium loses nothing and never fails, unless its space is limited
 //! ([`MemMedium::set_room`]). [`super::layer::fault`] adds failures to any medium.
 
 use std::cell::{OnceCell, RefCell};
@@ -32,15 +32,15 @@ const WRITE_UNIT: u32 = 4096;
 /// The finest read unit of common devices.
 const READ_UNIT: u32 = 512;
 
-/// A buffer of which less than three quarters are used is copied: the memory for keeping it is not
-/// worth the time saved.
+/// A buffer of which less than three quarters are used is copied: the memory of the entire buffer
+/// is not worth the time saved.
 const KEPT_USE: (usize, usize) = (3, 4);
 
-/// Buffers that are kept for [`Medium::spare_buffer`]: two for each append that a drive has in
-/// progress.
+/// Maximum number of buffers retained for [`Medium::spare_buffer`]: two for each append that a
+/// drive has in progress.
 const SPARE_MAX: usize = 8;
 
-/// A medium in memory. A clone is another handle on the same bytes, so a caller can keep a clone,
+/// A medium in memory. A clone is another handle to the same bytes, so a caller can retain a clone,
 /// drop the drive and open it again.
 #[derive(Clone, Debug)]
 pub struct MemMedium {
@@ -50,7 +50,7 @@ pub struct MemMedium {
     state: Rc<RefCell<State>>,
 }
 
-/// The successive ciphers of a medium; the last one counts.
+/// The successive ciphers of a medium. The last one is the current one.
 #[derive(Debug, Default)]
 struct KeyChain {
     cipher: Cipher,
@@ -87,7 +87,7 @@ struct Segment {
     kept: BTreeMap<u32, Kept>,
 }
 
-/// A part of a buffer that the medium has kept.
+/// A part of a buffer that the medium has retained.
 #[derive(Clone, Debug)]
 struct Kept {
     buffer: Arc<AlignedBuffer>,
@@ -108,13 +108,13 @@ impl Kept {
 }
 
 impl Segment {
-    /// Returns the kept parts in a range, each with its offset, in descending order.
+    /// Returns the retained parts in a range, each with its offset, in descending order.
     fn kept_in(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, &Kept)> {
         let before_end = self.kept.range(..end).rev().map(|(&at, kept)| (at, kept));
         before_end.take_while(move |(at, kept)| at + kept.len > start)
     }
 
-    /// Cuts a range out of the kept parts. Returns the buffers that are no longer needed.
+    /// Cuts a range out of the retained parts. Returns the buffers that are no longer needed.
     fn cut(&mut self, start: u32, end: u32) -> impl Iterator<Item = AlignedBuffer> {
         let hidden: Vec<_> = self.kept_in(start, end).map(|(at, _)| at).collect();
         let mut hidden = hidden.into_iter();
@@ -165,38 +165,38 @@ impl MemMedium {
     }
 
     /// Sets keys that were read from the medium again, for this handle and all its clones, as
-    /// another process that opens the drive does.
+    /// another process that opens the drive would.
     pub fn set_cipher(&self, cipher: Cipher) {
         let set = self.keys.last().next.set(Box::new(KeyChain::new(cipher)));
         assert!(set.is_ok(), "the last one has none after it");
     }
 
     /// Returns the medium without durable appends, like a file without direct I/O, and without a
-    /// preference for the place of an append.
+    /// preference for the location of an append.
     #[must_use]
     pub fn without_durable_appends(self) -> Self {
         Self { durable_appends: false, ..self }
     }
 
-    /// Leaves room for this many bytes in addition to the space of the segments, as a file system
-    /// does that other users fill as well. Space is counted from the first call with a number,
-    /// which must come before any append. With `None`, the initial state, room never runs out.
+    /// Sets the number of free bytes in addition to the space of the segments, as on a file system
+    /// that other users fill as well. Space is counted from the first call with a number, which
+    /// must precede any append. With `None`, the initial state, space never runs out.
     pub fn set_room(&self, bytes: Option<u64>) {
         self.state.borrow_mut().room.set_left(bytes);
     }
 
-    /// Makes other users take any space that is returned to a bounded room from now on.
+    /// Makes other users take any space that is returned to the limited free space from now on.
     #[cfg(test)]
     pub(crate) fn besiege_room(&self) {
         self.state.borrow_mut().room.besiege();
     }
 
-    /// Returns the bytes of a bounded room that segments occupy.
+    /// Returns the bytes of limited space that segments occupy.
     pub fn taken_bytes(&self) -> u64 {
         self.state.borrow().room.taken()
     }
 
-    /// Returns the number of appends that failed for lack of room.
+    /// Returns the number of appends that failed for lack of space.
     pub fn refused_appends(&self) -> u64 {
         self.state.borrow().refused
     }
@@ -223,7 +223,7 @@ impl MemMedium {
     }
 
     /// Returns the total size of the segments that occupy memory, each from its first append to its
-    /// discard. A segment counts as a whole.
+    /// discard. A segment counts in full.
     pub fn resident_bytes(&self) -> u64 {
         let state = self.state.borrow();
         let segments = state.segments.iter().filter(|segment| !segment.is_empty());
@@ -309,9 +309,9 @@ impl Medium for MemMedium {
         &self.keys.last().cipher
     }
 
-    /// Drops all content if the size or offset of the segments changes. Another number of segments
-    /// keeps the content of the remaining ones. Like a device, the medium never changes its size in
-    /// bytes.
+    /// Drops all content if the size or offset of the segments changes. A change of the number of
+    /// segments preserves the content of the remaining ones. Like a device, the medium never
+    /// changes its size in bytes.
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
         if geometry.medium_bytes() > self.bytes {
             return Err(Error::new(
@@ -490,7 +490,7 @@ mod tests {
         assert!(read(&medium, 3, 0, 4096).iter().all(|&byte| byte == 0));
     }
 
-    /// Appends of all lengths, kept and copied, overlapping, compared with an array.
+    /// Compares appends of all lengths, retained and copied, overlapping, with an array.
     #[test]
     fn what_was_appended_last_is_read() {
         let (medium, mut random) = (medium(), random(1));

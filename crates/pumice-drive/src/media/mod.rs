@@ -3,12 +3,12 @@
 //! * [`mem`]: memory, for tests and for measurements of the controller alone.
 //! * [`mod@file`]: a file or a block device, through the runtime's I/O.
 //! * [`mod@array`]: several media as one, with a copy of everything on each, or with their combined
-//!   room.
+//!   space.
 //! * [`layer`]: media that wrap another medium.
 //! * [`tier`]: a local journal and an object store.
 //!
-//! [`Medium`] is the contract between the controller and its storage. A medium knows two superblock
-//! slots and numbered segments of equal size. It knows nothing of LBAs, frames or batches.
+//! [`Medium`] is the contract between the controller and its storage. A medium has superblock slots
+//! and numbered segments of equal size. It has no notion of LBAs, frames or batches.
 
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
@@ -37,25 +37,25 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Number of superblock slots of every medium.
 pub const SUPERBLOCK_SLOTS: u32 = 2;
 
-/// Distance in bytes between superblock slots on a medium that has byte offsets: slot n begins at
-/// n times this. Far enough apart that no single misdirected or torn write hits both (arbitrary
-/// beyond that). Segments begin after the last slot.
+/// Distance in bytes between superblock slots on a medium that has byte offsets: slot n begins at n
+/// times this. Far enough apart that no single misdirected or torn write hits both; otherwise
+/// arbitrary. Segments begin after the last slot.
 pub const SUPERBLOCK_STRIDE: u64 = 1 << 20;
 
 /// Number of slots of a medium that can be a member of an array. The two slots after the
-/// superblocks each hold a whole copy of the member's header; they have the same length, and are
+/// superblocks each hold a complete copy of the member's header. They have the same length, and are
 /// read and written in the same way.
 pub const SLOTS: u32 = SUPERBLOCK_SLOTS + 2;
 
 /// Returns the byte offset of a slot on a medium that has byte offsets. The slots of an array's
-/// headers lie half a stride after the superblocks.
+/// headers are half a stride after the superblocks.
 pub const fn slot_offset(slot: u32) -> u64 {
     let half = SUPERBLOCK_STRIDE / 2;
     (slot % SUPERBLOCK_SLOTS) as u64 * SUPERBLOCK_STRIDE + (slot / SUPERBLOCK_SLOTS) as u64 * half
 }
 
-/// Names one of the copies that a medium has of everything. While the medium is open, an ID is
-/// never reused for another copy.
+/// Identifies one of the copies of all data on a medium. While the medium is open, an ID is never
+/// reused for another copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CopyId(pub u32);
 
@@ -96,11 +96,11 @@ pub struct Capabilities {
     pub read_unit: u32,
     /// Whether [`Medium::discard`] frees space.
     pub discard: bool,
-    /// Whether [`Medium::append_durably`] is one operation that costs less than an append and a
-    /// sync, and any number of these may be in progress. The drive calls it only then.
+    /// Whether [`Medium::append_durably`] is a single operation that costs less than an append and
+    /// a sync, and any number of these may be in progress. The drive calls it only in this case.
     pub durable_appends: bool,
     /// Whether a durable append into bytes that were written before takes less time than into other
-    /// bytes: in a file system that writes in place, the latter cost a commit of its journal.
+    /// bytes. In a file system that writes in place, the latter requires a commit of its journal.
     pub prefers_written: bool,
 }
 
@@ -156,21 +156,21 @@ impl Capabilities {
 
 /// Storage for two superblock slots and a fixed number of segments of equal size.
 ///
-/// This trait is the whole contract between a drive and its storage. Implement it to keep a drive
-/// on storage of your own; to change some operations of an existing medium, implement
-/// [`Layer`](layer::Layer) instead. `examples/custom_medium.rs` does the latter.
+/// This trait is the entire contract between a drive and its storage. Implement it to store a drive
+/// on storage of your own. To change some operations of an existing medium, implement
+/// [`Layer`](layer::Layer) instead; `examples/custom_medium.rs` does that.
 ///
 /// # Calls
 ///
 /// * [`capabilities`](Medium::capabilities) and the superblock operations may be called at any
 ///   time.
-/// * [`set_geometry`](Medium::set_geometry) comes before the first operation on a segment. Each
+/// * [`set_geometry`](Medium::set_geometry) is called before the first operation on a segment. Each
 ///   operation on a segment stays within the geometry of the latest successful call.
 /// * Any number of operations may be in progress at once, and they may complete in any order. The
 ///   drive never has two writes to overlapping bytes in progress, and discards a segment only when
 ///   no other operation on it is in progress. At most one superblock write is in progress. A read
 ///   that overlaps a write in progress may return anything.
-/// * Between two discards of a segment the drive may use it several times, and in each use writes
+/// * Between two discards of a segment, the drive may use it several times, and in each use writes
 ///   each byte at most once; before that, it may fill the segment with zeroes. The exception is the
 ///   time after a crash: the drive then continues after the last valid batch and overwrites the
 ///   remains of batches that were never durable.
@@ -179,29 +179,29 @@ impl Capabilities {
 /// # Ordering and durability
 ///
 /// * An append or a superblock write that has completed is visible to every later read.
-/// * Nothing is ordered and nothing is durable before [`sync`](Medium::sync). After a power loss,
+/// * Operations are neither ordered nor durable before [`sync`](Medium::sync). After a power loss,
 ///   each write that no successful sync covers may be present, absent, or torn at any multiple of
 ///   512 bytes, independently of all others and of the order in which they completed.
 /// * A successful sync covers every append, discard and superblock write that had completed when it
 ///   was called. Writes that were still in progress are not covered.
 /// * A durable append covers its own range and nothing else: earlier plain appends stay volatile.
-/// * A medium must never tear a write at a finer granularity than 512 bytes, and must never change
+/// * A medium must never tear a write at a granularity finer than 512 bytes, and must never change
 ///   bytes outside the range of a write.
 ///
 /// # Failures
 ///
 /// * After a failed append or superblock write, the written range may hold anything.
 /// * After a failed sync, everything that was not durable before must be assumed lost, even if a
-///   later sync succeeds. The drive then accepts no more writes until it is reopened. The same
-///   holds after a durable append that failed as `Poisoned`.
+///   later sync succeeds. The drive then accepts no more writes until it is reopened. A durable
+///   append that failed as `Poisoned` has the same consequence.
 /// * A read that cannot return the stored bytes must fail. The drive detects wrong bytes by
-///   checksum, and asks a medium with several [copies](Copies) for others.
+///   checksum, and requests others from a medium with several [copies](Copies).
 ///
 /// # Cancellation
 ///
 /// An operation owns its buffer: a read takes a buffer and returns it; an append shares one,
-/// because the drive serves reads from it meanwhile. The drive never changes what it has appended,
-/// so a medium may keep the buffer instead of a copy; it can return another one in exchange through
+/// because the drive serves reads from it meanwhile. The drive never changes appended bytes, so a
+/// medium may retain the buffer instead of a copy; it can return another buffer in exchange through
 /// [`spare_buffer`](Medium::spare_buffer). The future of an operation may be dropped. The operation
 /// may then take effect, in part or as a whole, at any later time, and the medium must keep the
 /// buffer alive as long as it is in use.
@@ -218,7 +218,7 @@ pub trait Medium {
 
     /// Sets the division of the medium into segments. A later call may only change the number of
     /// segments, when the capacity of the drive changes; no operation is in progress on a segment
-    /// that the call removes. A medium that can do so then grows, or frees the space beyond the
+    /// that the call removes. A medium that supports it then grows, or frees the space beyond the
     /// last segment, which no longer holds data. The new size is durable after a sync.
     ///
     /// # Errors
@@ -230,12 +230,12 @@ pub trait Medium {
     /// lack of space. The drive then never discards. May take a while.
     ///
     /// # Errors
-    /// `NoSpace`; `Unsupported` if the medium cannot.
+    /// `NoSpace`; `Unsupported` if the medium cannot do this.
     fn reserve(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the bytes left in the storage from which the medium allocates space as it is
+    /// Returns the free bytes in the storage from which the medium allocates space as it is
     /// written, such as the free space of the file system of a sparse file. `None` if that cannot
     /// run out, or is not known. Must not block for long.
     fn room(&self) -> Option<u64> {
@@ -254,14 +254,14 @@ pub trait Medium {
         async { Ok(()) }
     }
 
-    /// Returns a message with the problem and its remedy if the place of the medium has changed
-    /// such that its content is at risk although it can be used. Must not block.
+    /// Returns a message with the problem and its remedy if the location of the medium has changed
+    /// such that its content is at risk although it can still be used. Must not block.
     fn misplaced(&self) -> Option<String> {
         None
     }
 
     /// Writes the buffer at `offset` of `segment`. Offset and length are multiples of the write
-    /// unit, and the range lies within the segment.
+    /// unit, and the range is within the segment.
     ///
     /// # Errors
     /// `NoSpace` or `Medium`. The range may then hold anything. After `NoSpace` the drive repeats
@@ -273,9 +273,9 @@ pub trait Medium {
         buffer: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Writes the buffer as [`append`](Medium::append) does, and makes the range of this append
-    /// durable, and no other. The drive calls this where [`Capabilities::durable_appends`] says so;
-    /// the default is an append and a sync.
+    /// Writes the buffer like [`append`](Medium::append), and makes only the range of this append
+    /// durable. The drive calls this if [`Capabilities::durable_appends`] is set. The default is an
+    /// append and a sync.
     ///
     /// # Errors
     /// `NoSpace` or `Medium` if the bytes could not be written: see [`append`](Medium::append).
@@ -293,15 +293,15 @@ pub trait Medium {
         }
     }
 
-    /// Returns a buffer that the medium kept after an append and no longer needs. The drive asks
-    /// for one when it finds that the medium has kept a buffer. A medium that keeps no buffers
-    /// returns `None`.
+    /// Returns a buffer that the medium retained after an append and no longer needs. The drive
+    /// calls this when it finds that the medium has retained a buffer. A medium that retains no
+    /// buffers returns `None`.
     fn spare_buffer(&self) -> Option<AlignedBuffer> {
         None
     }
 
     /// Fills the buffer from `offset` of `segment`. Offset and length are multiples of the read
-    /// unit, and the range lies within the segment. Bytes that were never written since the last
+    /// unit, and the range is within the segment. Bytes that were not written since the last
     /// discard may have any value.
     ///
     /// # Errors
@@ -319,12 +319,12 @@ pub trait Medium {
     /// `Medium`. See [Failures](Medium#failures).
     fn sync(&self) -> impl Future<Output = Result<()>>;
 
-    /// Prepares a free segment for durable appends, on a medium that does so itself: see
+    /// Prepares a free segment for durable appends, on a medium that supports this itself: see
     /// [`Capabilities::prefers_written`]. Returns whether the medium does; if not, the drive writes
     /// zeroes to the segment.
     ///
     /// # Errors
-    /// As [`append`](Medium::append). Nothing is lost.
+    /// The errors of [`append`](Medium::append). Nothing is lost.
     fn prepare(&self, segment: SegmentId) -> impl Future<Output = Result<bool>> {
         let _ = segment;
         async { Ok(false) }
@@ -357,27 +357,27 @@ pub trait Medium {
         None
     }
 
-    /// Returns the medium as one that is kept in a bucket, if it is.
+    /// Returns the medium as one in remote storage, if it is one.
     fn as_remote(&self) -> Option<&dyn Remote> {
         None
     }
 }
 
-/// An array: a medium that consists of several. A mirror has several copies of everything; a
+/// An array: a medium that consists of several. A mirror has several copies of all data; a
 /// concatenation has one.
 pub trait Copies {
     /// Returns the state of the members. Must not block.
     fn info(&self) -> ArrayInfo;
 
-    /// Returns the copies of everything that can be read separately. While an operation is in
+    /// Returns the copies of all data that can be read separately. While an operation is in
     /// progress, copies may disappear and new ones may appear at any time.
     fn copies(&self) -> Vec<CopyId>;
 
-    /// Reads as [`Medium::read`] does, from this copy and from no other one. A reader that finds
-    /// wrong bytes asks for other copies in this way.
+    /// Reads like [`Medium::read`], from this copy only. A reader that finds wrong bytes uses this
+    /// to read other copies.
     ///
     /// # Errors
-    /// `Medium`, also if there is no such copy (any more).
+    /// `Medium`, also if the copy does not exist or no longer exists.
     fn read_copy(
         &self,
         copy: CopyId,
@@ -386,10 +386,10 @@ pub trait Copies {
         buffer: AlignedBuffer,
     ) -> LocalBoxFuture<'_, (AlignedBuffer, Result<()>)>;
 
-    /// Reads a superblock slot of one copy, as [`read_copy`](Copies::read_copy) does.
+    /// Reads a superblock slot of one copy, like [`read_copy`](Copies::read_copy).
     ///
     /// # Errors
-    /// As [`read_copy`](Copies::read_copy).
+    /// See [`read_copy`](Copies::read_copy).
     fn read_superblock_copy(
         &self,
         copy: CopyId,
@@ -400,8 +400,8 @@ pub trait Copies {
     /// that differ or cannot be read. Returns the number of copies overwritten. Offset and length
     /// need not be aligned: other bytes of a copy that can be read stay as they are.
     ///
-    /// The caller knows by a checksum that `bytes` were written there, completely, in the segment's
-    /// present use, and keeps the segment from being discarded meanwhile. Not durable before a
+    /// The caller knows from a checksum that `bytes` were written there, completely, in the
+    /// segment's present use, and prevents a discard of the segment meanwhile. Not durable before a
     /// sync. An array with one copy, or one that is not written to, does nothing.
     ///
     /// # Errors
@@ -413,26 +413,27 @@ pub trait Copies {
         bytes: &'a [u8],
     ) -> LocalBoxFuture<'a, Result<u32>>;
 
-    /// Notes that copies may differ in a range of a segment, and which of them have the bytes that
-    /// a reader has found there and verified by a checksum: from now on the range is read from
-    /// these copies alone. Only for an array that is not written to; otherwise the copies are
+    /// Records that copies may differ in a range of a segment, and which of them hold the bytes
+    /// that a reader has found there and verified by a checksum. From now on, the range is read
+    /// from these copies alone. Only for an array that is not written to; otherwise the copies are
     /// [made equal](Copies::repair).
     fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>);
 }
 
-/// A medium that is kept in remote storage, such as a bucket.
+/// A medium in remote storage, such as a bucket.
 pub trait Remote {
     /// Returns the state of the bucket and of the lag. Must not block.
     fn status(&self) -> Status;
 
-    /// Tells the medium that the drive is about to be closed: from now on an operation that waits
-    /// for the remote storage fails if that refuses for ten seconds, or is silent for a minute. An
-    /// append then fails as `NoSpace`, and a sync as `Medium`: the writes that it should have
-    /// covered are not durable. May be called again. Must not block.
+    /// Tells the medium that the drive is about to be closed. From now on, an operation that waits
+    /// for the remote storage fails if that refuses for ten seconds, or does not respond for a
+    /// minute. An append then fails as `NoSpace`, and a sync as `Medium`: the writes that it would
+    /// have covered are not durable. May be called again. Must not block.
     fn ending(&self);
 
-    /// Completes the copy that the medium keeps in the remote storage with a delay. The drive calls
-    /// this once it is closed; everything is durable already as by [`Medium::sync`].
+    /// Completes the copy in the remote storage, which the medium updates with a delay. The drive
+    /// calls this once it is closed; by then, everything is durable in the sense of
+    /// [`Medium::sync`].
     ///
     /// # Errors
     /// The remote copy is not complete. Nothing is lost locally.

@@ -1,5 +1,5 @@
-//! Assembling an array from its members: finding out which of them have everything, and refusing if
-//! that is not certain.
+//! Assembling an array from its members: determines which members are complete, and refuses if that
+//! is uncertain.
 //!
 //! ```text
 //! headers of the members found -> one array? each once? -> none used apart from another?
@@ -7,9 +7,9 @@
 //!   -> the changed list is stored, before anything else is written
 //! ```
 //!
-//! **An absent member.** If the newest list says that it is out, the others have everything. If
-//! not, it may have been written to without the members that are present: it must be found, or the
-//! caller must assert that it was not written to ([`Assembly::degraded`]).
+//! **An absent member.** If the newest list marks it as out, the other members are complete.
+//! Otherwise it may have been written to without the members that are present. It must then be
+//! found, or the caller must assert that it was not written to ([`Assembly::degraded`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,14 +27,14 @@ use crate::format::{
 };
 use crate::media::{Capabilities, Medium, SLOTS, SUPERBLOCK_SLOTS};
 
-/// A medium that becomes a member.
+/// A medium that is to become a member.
 #[derive(Clone, Debug)]
 pub struct NewMember {
-    /// Identity for the member.
+    /// Identity of the new member.
     pub uuid: Uuid,
     /// Its absolute path; at most [`MEMBER_PATH_MAX`] bytes.
     pub path: String,
-    /// With [`ArrayLayout::Concat`], the number of its segments; else 0.
+    /// With [`ArrayLayout::Concat`], the number of its segments; otherwise 0.
     pub segment_count: u32,
 }
 
@@ -44,40 +44,40 @@ pub struct NewMember {
 pub struct Assembly {
     /// Write nothing.
     pub read_only: bool,
-    /// Go on without an absent member, as [`degraded`](Self::degraded) does, but not with members
-    /// that were used apart. For readers: the absent member may be newer.
+    /// Continue without an absent member, as [`degraded`](Self::degraded) does, but not with
+    /// members that were used separately. For readers: the absent member may be newer.
     pub absent: bool,
-    /// Go on without an absent member, although it may have been written to without the present
-    /// ones. Of members that were used apart, the view of the first one counts.
+    /// Continue without an absent member, although it may have been written to without the present
+    /// ones. If members were used separately, the first one's view is used.
     pub degraded: bool,
-    /// How long a member may keep the others waiting: a member that exceeds the limit at the
-    /// opening counts as absent. `None` sets no limit.
+    /// How long a member may delay the others. A member that exceeds the limit while the array is
+    /// being opened counts as absent. `None` sets no limit.
     pub patience: Option<Patience>,
 }
 
 impl Assembly {
-    /// Sets whether nothing is written.
+    /// Sets whether to write nothing.
     #[must_use]
     pub fn with_read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Sets whether absent members are left out, if the others were not used apart.
+    /// Sets whether to continue without absent members, unless the others were used separately.
     #[must_use]
     pub fn with_absent(mut self, absent: bool) -> Self {
         self.absent = absent;
         self
     }
 
-    /// Sets how long a member may keep the others waiting.
+    /// Sets how long a member may delay the others.
     #[must_use]
     pub fn with_patience(mut self, patience: Patience) -> Self {
         self.patience = Some(patience);
         self
     }
 
-    /// Sets whether absent members are left out.
+    /// Sets whether to continue without absent members.
     #[must_use]
     pub fn with_degraded(mut self, degraded: bool) -> Self {
         self.degraded = degraded;
@@ -90,19 +90,19 @@ struct Found<M> {
     medium: M,
     path: String,
     header: ArrayHeader,
-    /// Whether both of its headers are whole and the same.
+    /// Whether its two headers are valid and identical.
     is_whole: bool,
 }
 
-/// Reads the header of a member; `None` if the medium is not one.
+/// Reads the header of a member; `None` if the medium is not a member.
 ///
 /// # Errors
-/// `Medium`; `Corrupt` if neither header is whole; `Unsupported`.
+/// `Medium`; `Corrupt` if neither header is valid; `Unsupported`.
 pub async fn read_header<M: Medium>(medium: &M) -> Result<Option<ArrayHeader>> {
     Ok(headers(medium).await?.map(|(header, _)| header))
 }
 
-/// Reads both headers. Returns the newest, and whether the other one is the same.
+/// Reads both headers. Returns the newer one, and whether the other one is identical.
 async fn headers<M: Medium>(medium: &M) -> Result<Option<(ArrayHeader, bool)>> {
     let mut newest: Option<ArrayHeader> = None;
     let (mut is_whole, mut failure) = (true, None);
@@ -132,8 +132,8 @@ async fn headers<M: Medium>(medium: &M) -> Result<Option<(ArrayHeader, bool)>> {
 }
 
 impl<M: Medium> Array<M> {
-    /// Makes a new array of media, whose previous content is lost: headers are written, and are
-    /// durable when this returns. All members are active.
+    /// Creates an array from media, whose previous content is lost. The headers are durable when
+    /// this returns. All members are active.
     ///
     /// # Errors
     /// `InvalidInput` if there are too many; errors of the media.
@@ -181,12 +181,12 @@ impl<M: Medium> Array<M> {
         Ok(Self::of(&header, list, false))
     }
 
-    /// Makes an array of its members, each with the path at which it was found. The first one is
-    /// the one that the caller named first.
+    /// Assembles an array from its members, each with the path at which it was found. The order is
+    /// that of the caller.
     ///
     /// # Errors
-    /// `InvalidInput`, with advice, if they do not belong together, or if it is not certain that
-    /// the present ones have everything; errors of the media. Nothing has changed then.
+    /// `InvalidInput`, with advice, if they do not belong together, or if it is uncertain whether
+    /// the present ones are complete; errors of the media. The members are unchanged then.
     pub async fn assemble(members: Vec<(M, String)>, options: Assembly) -> Result<Self> {
         members.iter().try_for_each(|(_, path)| check_path(path))?;
         let reads: Vec<_> = members.iter().map(|(medium, _)| headers(medium)).collect();
@@ -278,7 +278,7 @@ pub(super) fn check_path(path: &str) -> Result<()> {
     ensure(path.len() <= MEMBER_PATH_MAX, ErrorKind::InvalidInput, what)
 }
 
-/// Checks that all members are of one array, and no two are the same.
+/// Checks that all members belong to one array and are distinct.
 fn check_together<M>(found: &[Found<M>]) -> Result<()> {
     for (index, one) in found.iter().enumerate() {
         for other in found.iter().skip(index + 1) {
@@ -298,7 +298,7 @@ fn check_together<M>(found: &[Found<M>]) -> Result<()> {
     Ok(())
 }
 
-/// Returns two members, if there are such, the second of which was written to after the first had
+/// Returns two members, if there are any, of which the second was written to after the first had
 /// marked it out.
 fn used_apart<M>(found: &[Found<M>]) -> Option<(String, String)> {
     for one in found {
@@ -335,7 +335,7 @@ fn place<M: Medium>(
         };
         has_changed |= !is_whole || header.events != newest.events || member.entry.path != path;
         member.entry.path = path;
-        // For a member that was used apart, the view of the other member does not count.
+        // If a member was used separately, the other member's view of it does not count.
         let is_stale = is_apart && header.own != newest.own;
         if is_stale && member.entry.state != MemberState::Out {
             member.entry.state = MemberState::Out;

@@ -1,14 +1,15 @@
-//! Reading a mirror whose members are not equal, without writing to it.
+//! Reading a mirror whose members differ, without writing to it.
 //!
 //! ```text
 //! member 0  | durable ............. | (an earlier life's batch)  |
 //! member 1  | durable ............. | the batch recovery chose   |   holders: member 1
 //! ```
 //!
-//! After an unclean end, bytes that no sync has covered may be on one member only. A drive that is
-//! opened for writing makes all members equal first. A reader cannot, and would find an earlier
-//! life's bytes, with valid checksums, on a member that lacks the batch that recovery chose. So the
-//! reader notes which members have that batch, and reads its range from these members alone.
+//! After an unclean end, bytes that no sync has covered may exist on one member only. A drive that
+//! is opened for writing first makes all members equal. A reader cannot, and on a member that lacks
+//! the batch chosen by recovery, it would find bytes of an earlier use with valid checksums. The
+//! reader therefore records which members have that batch, and reads its range from these members
+//! alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +23,7 @@ use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 use crate::media::{CopyId, Medium};
 
-/// The noted ranges: from the start of each to its end and the members that have it.
+/// The recorded ranges: the start of each, with its end and the members that hold it.
 pub(super) type Holders = BTreeMap<(SegmentId, u32), (u32, Rc<[Uuid]>)>;
 
 impl<M: Medium> Array<M> {
@@ -38,7 +39,8 @@ impl<M: Medium> Array<M> {
         self.holders.borrow_mut().insert((segment, range.start), (range.end, holders));
     }
 
-    /// Returns the parts of a place that lie in noted ranges, each with the members that have it.
+    /// Returns the parts of a location that are in recorded ranges, each with the members that hold
+    /// it.
     fn noted(&self, (segment, range): &Place) -> Vec<(Range<u32>, Rc<[Uuid]>)> {
         let holders = self.holders.borrow();
         let before = holders.range((*segment, 0)..(*segment, range.end));
@@ -48,7 +50,7 @@ impl<M: Medium> Array<M> {
         parts.filter(|(part, _)| !part.is_empty()).collect()
     }
 
-    /// Checks that a member has the bytes that a reader found in a place.
+    /// Checks that a member holds the bytes that a reader found at a location.
     ///
     /// # Errors
     /// `Medium`.
@@ -61,7 +63,8 @@ impl<M: Medium> Array<M> {
         Err(Error::new(ErrorKind::Medium, what).in_segment(place.0))
     }
 
-    /// Completes a read of any member: reads noted ranges again from members that have them.
+    /// Completes a read from any member: repeats the read of recorded ranges on members that hold
+    /// them.
     pub(super) async fn read_as_found(
         &self,
         segment: SegmentId,

@@ -1,12 +1,12 @@
-//! The members of an array: their states, and how these are stored.
+//! The members of an array: their states, and how the states are stored.
 //!
 //! ```text
 //! a write fails on B -> B is out, in memory -> events + 1 -> header on all others: copy 1, sync,
 //!                                                            copy 2, sync -> the write counts
 //! ```
 //!
-//! No operation counts before the header is stored, so a cancelled write does no harm: the next one
-//! stores the list.
+//! No operation counts before the header is stored, so a cancelled write is harmless: the next
+//! write stores the list.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,11 +25,11 @@ pub(super) struct Member<M> {
     pub(super) copy: CopyId,
     /// `None` if it is absent, or out.
     pub(super) medium: Option<Rc<M>>,
-    /// Weight of the reads under way.
+    /// Weight of the reads in progress.
     pub(super) load: Rc<Cell<u64>>,
     pub(super) read_errors: Cell<u64>,
     pub(super) repaired: Cell<u64>,
-    /// Why it is out.
+    /// The reason why it is out.
     pub(super) error: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl<M> Member<M> {
         }
     }
 
-    /// Returns whether the member is present and has everything.
+    /// Returns whether the member is present and complete.
     pub(super) fn is_readable(&self) -> bool {
         self.entry.state == MemberState::Active && self.medium.is_some()
     }
@@ -77,7 +77,7 @@ impl<M> Member<M> {
     }
 }
 
-/// A member that takes part in an operation.
+/// A member that participates in an operation.
 pub(super) struct Target<M> {
     pub(super) uuid: Uuid,
     pub(super) medium: Rc<M>,
@@ -90,7 +90,7 @@ impl<M> Clone for Target<M> {
     }
 }
 
-/// A read under way.
+/// A read in progress.
 pub(super) struct Load<'a> {
     load: &'a Cell<u64>,
     weight: u64,
@@ -129,7 +129,7 @@ impl<M: Medium> Array<M> {
         members.iter().any(|member| member.entry.uuid == target.uuid && member.medium.is_some())
     }
 
-    /// Returns whether several members have everything.
+    /// Returns whether several members are complete.
     pub(super) fn has_copies(&self) -> bool {
         let members = self.members.borrow();
         self.layout == ArrayLayout::Mirror
@@ -154,8 +154,8 @@ impl<M: Medium> Array<M> {
         }
     }
 
-    /// Combines the results of all targets of a write into its outcome. A target that failed while
-    /// an active one succeeded is durably marked out when this returns.
+    /// Combines the results of a write on all targets into its outcome. If a target failed while an
+    /// active one succeeded, the failed one is durably marked out when this returns.
     pub(super) async fn settle(
         &self,
         targets: &[Target<M>],
@@ -167,8 +167,8 @@ impl<M: Medium> Array<M> {
             let is_active = self.is_active(target.uuid);
             match result {
                 Ok(()) => is_written |= is_active,
-                // The drive repeats the write on all, since each of the others may lack the space
-                // as well.
+                // The drive repeats the write on all members, since each of the others may lack
+                // space as well.
                 Err(error) if error.kind() == ErrorKind::NoSpace && is_active => {
                     full.get_or_insert(error);
                 }
@@ -195,7 +195,7 @@ impl<M: Medium> Array<M> {
     /// Marks a member out, in memory.
     pub(super) fn leave_out(&self, uuid: Uuid, error: &Error) {
         if self.layout == ArrayLayout::Concat {
-            // No other member has its segments: the operation fails, and the member stays.
+            // No other member has its segments, so the operation fails and the member remains.
             return;
         }
         let events = self.events.get();
@@ -218,13 +218,13 @@ impl<M: Medium> Array<M> {
         self.note_change();
     }
 
-    /// Notes that the list of members differs from the stored one.
+    /// Records that the list of members differs from the stored list.
     pub(super) fn note_change(&self) {
         self.events.set(self.events.get() + 1);
         self.is_unsaved.set(true);
     }
 
-    /// Stores the list of members on all members in use, durably, if it has changed.
+    /// Stores the list of members durably on all members in use, if the list has changed.
     ///
     /// # Errors
     /// `Medium` if no active member can store it.
@@ -255,7 +255,7 @@ impl<M: Medium> Array<M> {
                 }
                 self.leave_out(target.uuid, &error);
             }
-            // Otherwise a member has failed meanwhile.
+            // Otherwise another member has failed in the meantime.
             if self.events.get() == events {
                 self.is_unsaved.set(false);
             }
@@ -275,7 +275,7 @@ impl<M: Medium> Array<M> {
     }
 }
 
-/// Writes both copies of a header in turn, so that one is whole at every moment.
+/// Writes the two copies of a header one after the other, so that one of them is always valid.
 pub(super) async fn write_header<M: Medium>(
     medium: &M,
     bytes: [u8; SUPERBLOCK_BYTES],

@@ -1,4 +1,4 @@
-//! Several media as one: an array, whose members hold one drive together.
+//! Several media as one: an array, whose members together hold one drive.
 //!
 //! ```text
 //! mirror   segment n, superblocks  -> every member            one may fail, or be damaged
@@ -7,28 +7,28 @@
 //! member   | slot 0 | header | slot 1 | header | segment 0 | segment 1 | ...
 //! ```
 //!
-//! A member is laid out like a medium of its own, and has the array's header next to its
-//! superblocks ([`ArrayHeader`](crate::format::ArrayHeader)). The header lists the members of the
-//! array and says which of them are *active*, that is, have everything that is durable.
+//! A member has the layout of a single medium, and the array's header next to its superblocks
+//! ([`ArrayHeader`](crate::format::ArrayHeader)). The header lists the members of the array and
+//! records which of them are *active*, that is, hold everything that is durable.
 //!
 //! Invariants:
 //! * Nothing is reported as written, or as durable, before every active member has it. A member
-//!   that fails is first marked *out* on all others, durably, with a higher number of events. So it
-//!   does not count as complete again before it was rebuilt.
+//!   that fails is first marked *out* on all others, durably, with a higher event count. It
+//!   therefore does not count as complete again until it has been rebuilt.
 //! * The last active member is never marked out: its errors are errors of the array.
 //! * A read is served by one active member. Reads alternate between members, by their load. A read
 //!   that fails on one member is repeated on another.
-//! * Active members may differ in bytes that no sync has covered, and in free segments. The drive
-//!   makes them equal wherever it found batches in the log, before it reports these as durable.
+//! * Active members may differ in bytes that no sync has covered, and in free segments. Before the
+//!   drive reports batches that it found in the log as durable, it makes the members equal there.
 //! * Repairs write only bytes that the caller has verified. Unverified bytes of another copy never
 //!   overwrite bytes that can be read.
 //!
-//! * `assemble`: making an array of its members, or refusing to. `members`: their states, and how
-//!   these are stored. `rebuild`: adding and removing members while the array is in use. `repair`:
-//!   one place. `patience`: members that do not answer. `found`: reading where members are not
-//!   equal yet.
+//! * `assemble`: assembling an array from its members. `members`: their states, and how the states
+//!   are stored. `rebuild`: adding and removing members while the array is in use. `repair`:
+//!   repairing one location. `patience`: members that do not answer. `found`: reading where members
+//!   are not equal yet.
 //!
-//! An array does not interpret the bytes, and does not look for members.
+//! An array does not interpret the bytes and does not search for members.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -60,8 +60,8 @@ use members::{Load, Member, Target};
 pub use patience::Patience;
 pub use rebuild::Copying;
 
-/// Weight of a read in addition to its bytes when loads are compared: the time of an operation in
-/// bytes of a transfer, roughly, for a flash device.
+/// Weight of a read in addition to its bytes when loads are compared: roughly the number of bytes
+/// that a flash device transfers in the time of one operation.
 const READ_COST_BYTES: u64 = 32 << 10;
 
 /// Several media as one. See the [module](self).
@@ -72,26 +72,26 @@ pub struct Array<M> {
     is_read_only: bool,
     events: Cell<u64>,
     members: RefCell<Vec<Member<M>>>,
-    /// Number of members since the opening, including members that have left the array.
+    /// Number of members since the array was opened, including members that have left it.
     enlisted: Cell<u32>,
     geometry: Cell<Option<Geometry>>,
-    /// Changes of the list of members that are not stored yet.
+    /// Whether the list of members has changes that are not stored yet.
     is_unsaved: Cell<bool>,
     saving: Line,
     repairing: Line,
     /// Number of the next read.
     turn: Cell<usize>,
-    /// Appends and repairs under way, and ranges being copied to new members: the two never
+    /// Appends and repairs in progress, and ranges being copied to new members. The two never
     /// overlap.
     appends: RefCell<Vec<Place>>,
     copying: RefCell<Vec<Place>>,
     cleared: WaitQueue,
     progress: Cell<RebuildProgress>,
-    /// Whether a rebuild is under way.
+    /// Whether a rebuild is in progress.
     is_copying: Cell<bool>,
     patience: Option<Patience>,
     cipher: Cipher,
-    /// For a reader: the ranges in which members differ, and the members that have the bytes it
+    /// For a reader: the ranges in which members differ, and the members that hold the bytes it
     /// found.
     holders: RefCell<Holders>,
 }
@@ -102,7 +102,7 @@ pub struct Array<M> {
 pub struct RebuildProgress {
     /// Bytes that have been copied.
     pub copied_bytes: u64,
-    /// Bytes to copy, as far as known; 0 when nothing is being rebuilt.
+    /// Bytes to copy, as far as known; 0 if no rebuild is in progress.
     pub total_bytes: u64,
 }
 
@@ -214,7 +214,7 @@ impl<M: Medium> Array<M> {
         }
     }
 
-    /// Returns how the array divides the segments of its drive.
+    /// Returns how the array distributes the segments of its drive over the members.
     pub fn layout(&self) -> ArrayLayout {
         self.layout
     }
@@ -259,13 +259,13 @@ impl<M: Medium> Array<M> {
         Ok((medium, number))
     }
 
-    /// Chooses the active member with the lowest load of those that were not tried.
+    /// Chooses the active member with the lowest load among those not yet tried.
     fn choose(&self, tried: &[Uuid]) -> Option<Target<M>> {
         let members = self.members.borrow();
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         let mut best: Option<(u64, usize)> = None;
         for step in 0..members.len() {
-            // A reader must not see two histories: the first member serves all its reads.
+            // A reader must not see two histories, so the first member serves all its reads.
             let start = if self.is_read_only { 0 } else { turn };
             let index = start.wrapping_add(step) % members.len();
             let Some(member) = members.get(index) else { continue };
@@ -309,8 +309,8 @@ impl<M: Medium> Array<M> {
         self.read_as_found(segment, offset, buffer, result).await
     }
 
-    /// Waits until no copying overlaps the range of an append, which counts as under way until the
-    /// guard is dropped.
+    /// Waits until no copy in progress overlaps the range of an append. The append counts as in
+    /// progress until the guard is dropped.
     async fn enter_append(&self, append: Place) -> Appending<'_, M> {
         let is_clear = || {
             let copying = self.copying.borrow();
@@ -364,7 +364,7 @@ fn remove(places: &RefCell<Vec<Place>>, place: &Place) {
     places.swap_remove(at.expect("an operation under way is noted"));
 }
 
-/// An append or a repair under way.
+/// An append or a repair in progress.
 struct Appending<'a, M> {
     array: &'a Array<M>,
     append: Place,
@@ -379,7 +379,7 @@ impl<M> Drop for Appending<'_, M> {
     }
 }
 
-/// Returns the place of an append.
+/// Returns the location of an append.
 fn place_of(segment: SegmentId, offset: u32, buffer: &AlignedBuffer) -> Place {
     let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
     (segment, offset..offset.saturating_add(len))
@@ -419,8 +419,8 @@ impl<M: Medium> Medium for Array<M> {
         self.media().iter().try_for_each(|medium| medium.reserve())
     }
 
-    /// Returns the room of the member with the least, even in a concatenation: segments may lie
-    /// there.
+    /// Returns the free space of the member with the least, even in a concatenation: segments may
+    /// be stored there.
     fn room(&self) -> Option<u64> {
         self.media().iter().filter_map(|medium| medium.room()).min()
     }
@@ -501,7 +501,8 @@ impl<M: Medium> Medium for Array<M> {
         self.on_all(|medium| async move { medium.sync().await }).await
     }
 
-    /// Discards on each member that has the segment. A member on which that fails keeps the space.
+    /// Discards on each member that has the segment. A member on which this fails does not free the
+    /// space.
     async fn discard(&self, segment: SegmentId) -> Result<()> {
         if self.layout == ArrayLayout::Concat {
             let (medium, segment) = self.place(segment)?;

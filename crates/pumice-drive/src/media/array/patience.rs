@@ -1,5 +1,5 @@
-//! Members that do not answer: a device whose operation never ends must not stop the drive while
-//! another member can go on.
+//! Members that do not answer. A device whose operation never ends must not stop the drive while
+//! another member can continue.
 //!
 //! ```text
 //! write, sync   all at once; one active member has it -> the others get the limit -> out
@@ -12,10 +12,11 @@
 //!
 //! Superblocks and the lists of members are read and written in the same way.
 //!
-//! So a member counts as failed only when another one has done the same: if all are slow, the array
-//! waits, as a single device would. An abandoned operation may still take effect, on a member that
-//! is out and is not read again before it was rebuilt. Until the operating system has ended the
-//! operation, the file stays locked, so the member cannot be added meanwhile.
+//! A member therefore counts as failed only when another member has completed the same operation.
+//! If all are slow, the array waits, as a single device would. An abandoned operation may still
+//! take effect, on a member that is out and is not read again before it has been rebuilt. Until the
+//! operating system has ended the operation, the file stays locked, so the member cannot be added
+//! again until then.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -31,8 +32,8 @@ use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::format::ArrayLayout;
 use crate::media::Medium;
 
-/// Parts in which a limit passes. One that passes while the machine, or the process, was suspended
-/// counts as one, whatever the clock says, and members have the rest of the limit to answer.
+/// Number of parts of a limit. A part that elapses while the machine or the process is suspended
+/// counts as one part, whatever the clock reads, and members have the rest of the limit to answer.
 const PARTS: u64 = 8;
 
 /// How long a member may delay an operation that another member has completed.
@@ -65,8 +66,8 @@ impl Patience {
     }
 }
 
-/// Waits for operations concurrently; once one that `counts` has ended, waits for the others no
-/// longer than the limit. `None` stands for an operation that has not ended.
+/// Waits for operations concurrently. Once an operation that `counts` has ended, waits for the
+/// others no longer than the limit. `None` stands for an operation that has not ended.
 pub(super) async fn all_in_time<T>(
     operations: Vec<impl Future<Output = T>>,
     patience: Option<&Patience>,
@@ -102,16 +103,15 @@ pub(super) fn no_answer() -> Error {
 }
 
 impl<M: Medium> Array<M> {
-    /// Sets how long a member may keep the array waiting. Without this call there is no limit.
+    /// Sets how long a member may delay the array. The default is no limit.
     #[must_use]
     pub fn with_patience(mut self, patience: Patience) -> Self {
         self.patience = Some(patience);
         self
     }
 
-    /// Performs an operation on members concurrently; returns the outcome of each. A member that
-    /// does not answer, although an active one has completed the operation, is marked out in
-    /// memory.
+    /// Performs an operation on members concurrently and returns the outcome of each. A member that
+    /// does not answer although an active one has completed the operation is marked out in memory.
     pub(super) async fn on_each<F>(
         &self,
         targets: &[Target<M>],
@@ -125,7 +125,7 @@ impl<M: Medium> Array<M> {
         let counts = |index: usize, outcome: &Result<()>| {
             outcome.is_ok() && targets.get(index).is_some_and(|target| self.is_active(target.uuid))
         };
-        // The members of a concatenation are not each other's copies.
+        // The members of a concatenation are not copies of each other.
         let patience = self.patience.as_ref().filter(|_| self.layout == ArrayLayout::Mirror);
         let outcomes = all_in_time(operations, patience, counts).await;
         let ended = |(outcome, target): (Option<Result<()>>, &Target<M>)| {
@@ -137,8 +137,7 @@ impl<M: Medium> Array<M> {
         outcomes.into_iter().zip(targets).map(ended).collect()
     }
 
-    /// Marks out, in memory, a member that does not answer, unless it is the last one that has
-    /// everything.
+    /// Marks out, in memory, a member that does not answer, unless it is the last complete one.
     fn give_up(&self, target: &Target<M>) {
         let is_other =
             |member: &Member<M>| member.entry.uuid != target.uuid && member.is_readable();
@@ -148,8 +147,8 @@ impl<M: Medium> Array<M> {
         }
     }
 
-    /// Waits for a member. Returns `None` if it has not answered within the limit and another one
-    /// may.
+    /// Waits for a member. Returns `None` if it has not answered within the limit and another
+    /// member may.
     pub(super) async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         match self.has_copies() {
             true => self.in_limit(answer).await,
@@ -157,7 +156,7 @@ impl<M: Medium> Array<M> {
         }
     }
 
-    /// Waits for an answer no longer than the limit. Returns `None` if it has not arrived.
+    /// Waits for an answer no longer than the limit. Returns `None` if none has arrived.
     pub(super) async fn in_limit<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         let Some(patience) = &self.patience else { return Some(answer.await) };
         let mut answer = std::pin::pin!(answer);
@@ -183,8 +182,8 @@ impl<M: Medium> Array<M> {
         self.in_time(target.medium.read(segment, offset, buffer)).await
     }
 
-    /// Reads from a member and no other. If it does not answer and is not the last one, it is
-    /// marked out.
+    /// Reads from this member only. If it does not answer and is not the last one, it is marked
+    /// out.
     pub(super) async fn read_one(
         &self,
         target: &Target<M>,
@@ -204,7 +203,8 @@ impl<M: Medium> Array<M> {
         (AlignedBuffer::zeroed(len), stored.and(Err(no_answer())))
     }
 
-    /// Returns whether another member reads a place within the limit. If none does, all are slow.
+    /// Returns whether another member reads a location within the limit. If none does, all are
+    /// slow.
     pub(super) async fn has_another_answer(
         &self,
         target: &Target<M>,
@@ -224,8 +224,8 @@ impl<M: Medium> Array<M> {
         false
     }
 
-    /// Reads a superblock of a member and no other. If it does not answer and is not the last one,
-    /// it is marked out.
+    /// Reads a superblock from this member only. If it does not answer and is not the last one, it
+    /// is marked out.
     pub(super) async fn read_superblock_of(
         &self,
         target: &Target<M>,
@@ -247,7 +247,8 @@ impl<M: Medium> Array<M> {
         target.medium.read_superblock(slot).await
     }
 
-    /// Reads a superblock of the first member; of another one if that fails or does not answer.
+    /// Reads a superblock from the first member, or from another one if that fails or does not
+    /// answer.
     pub(super) async fn read_any_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
         let (mut tried, mut failure) = (Vec::new(), None);
         let mut late: Vec<Target<M>> = Vec::new();
@@ -275,7 +276,7 @@ impl<M: Medium> Array<M> {
         Err(failure.unwrap_or_else(absent))
     }
 
-    /// Reads from the member with the lowest load; from another one if that fails or does not
+    /// Reads from the member with the lowest load, or from another one if that fails or does not
     /// answer.
     pub(super) async fn read_any(
         &self,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A crash before the end leaves a member that is still being rebuilt, and the one that it
-//! replaces: the copying begins anew, with the ranges that are then in use.
+//! replaces. Copying then starts over, with the ranges in use at that time.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -24,10 +24,10 @@ use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, Segment
 use crate::format::{ARRAY_MEMBERS_MAX, ArrayLayout, ArrayMember, MemberState};
 use crate::media::{Medium, SLOTS, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 
-/// Bytes copied in one step: appends to them wait meanwhile.
+/// Bytes copied in one step. Appends to them wait meanwhile.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// Pieces of a segment copied concurrently: while one is written, the next are read.
+/// Pieces of a segment copied concurrently: while one is being written, the next ones are read.
 const PIECES_AT_ONCE: usize = 3;
 
 /// Bytes copied in one step where a piece cannot be read as a whole.
@@ -38,17 +38,17 @@ impl<M: Medium> Array<M> {
     /// copy the earlier data to it. The previous content of its medium is lost.
     ///
     /// # Errors
-    /// `InvalidInput` if the array is no mirror, has too many members or already this one, or if
-    /// the medium is too small; `Medium` if it fails. Nothing has changed then.
+    /// `InvalidInput` if the array is not a mirror, has too many members or already has this one,
+    /// or if the medium is too small; `Medium` if the medium fails. The array is unchanged then.
     pub async fn add_member(&self, medium: M, new: NewMember) -> Result<()> {
         self.add(medium, new, None).await
     }
 
-    /// Adds a member as [`Array::add_member`] does, in place of another one, which leaves the array
+    /// Adds a member like [`Array::add_member`], in place of another one, which leaves the array
     /// when the new one is complete.
     ///
     /// # Errors
-    /// As [`Array::add_member`]; `NotFound` if there is no such member.
+    /// The errors of [`Array::add_member`]; `NotFound` if there is no such member.
     pub async fn replace_member(&self, medium: M, new: NewMember, old: Uuid) -> Result<()> {
         self.check_known(old)?;
         self.add(medium, new, Some(old)).await
@@ -60,7 +60,7 @@ impl<M: Medium> Array<M> {
         check_path(&new.path)?;
         self.check_room()?;
         self.clear_new_member(&medium).await?;
-        // The drive may have grown meanwhile. From now on this member grows with it.
+        // The drive may have grown meanwhile. From now on, this member grows with it.
         self.take_geometry(&medium)?;
         self.check_room()?;
         replaces.map_or(Ok(()), |old| self.check_known(old))?;
@@ -84,7 +84,7 @@ impl<M: Medium> Array<M> {
     /// that the medium answers.
     ///
     /// # Errors
-    /// `InvalidInput` if it is too small; `Medium` if it fails, or does not answer in time.
+    /// `InvalidInput` if the medium is too small; `Medium` if it fails, or does not answer in time.
     pub async fn clear_new_member(&self, medium: &M) -> Result<()> {
         self.take_geometry(medium)?;
         self.of_new_member(clear_superblocks(medium)).await?;
@@ -102,28 +102,28 @@ impl<M: Medium> Array<M> {
         ensure(is_room, ErrorKind::InvalidInput, what)
     }
 
-    /// Divides the medium of a new member of a mirror as the drive is divided now.
+    /// Sets the geometry of the medium of a new member of a mirror to that of the drive.
     fn take_geometry(&self, medium: &M) -> Result<()> {
         let geometry = self.geometry.get();
         let geometry = geometry.or_error(ErrorKind::InvalidInput, "the array is not in use")?;
         medium.set_geometry(geometry)
     }
 
-    /// Waits, within the limit, for an operation of a medium that is not a member yet.
+    /// Waits, within the limit, for an operation on a medium that is not a member yet.
     async fn of_new_member(&self, operation: impl Future<Output = Result<()>>) -> Result<()> {
         let what = "the new member does not answer";
         let ended = self.in_limit(operation).await;
         ended.unwrap_or_else(|| Err(Error::new(ErrorKind::Medium, what)))
     }
 
-    /// Adds a member at the end of a concatenation, for `segment_count` more segments. The previous
+    /// Adds a member with `segment_count` segments at the end of a concatenation. The previous
     /// content of its medium is lost. When this returns, the drive can grow, and its next
     /// superblocks are also written to the new member.
     ///
     /// # Errors
-    /// `InvalidInput` if the array is no concatenation, or has too many members or segments, `Busy`
-    /// if it was changed meanwhile: nothing has changed. `Medium`: the medium may be a member by
-    /// then, without segments of the drive.
+    /// `InvalidInput` if the array is not a concatenation, or has too many members or segments;
+    /// `Busy` if it was changed meanwhile. The array is unchanged in both cases. `Medium`: the
+    /// medium may already be a member, without segments of the drive.
     pub async fn extend(&self, medium: M, new: NewMember) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
         ensure(self.layout == ArrayLayout::Concat, INVALID, "the array is not a concatenation")?;
@@ -148,7 +148,8 @@ impl<M: Medium> Array<M> {
         let medium = member.medium.clone().expect("a new member is present");
         medium.set_geometry(self.geometry_of(&member, geometry))?;
         self.of_new_member(clear_superblocks(&*medium)).await?;
-        // Before the others list it: they cannot be used without a member that they list.
+        // This precedes the lists of the other members: they cannot be used without a member on
+        // their list.
         self.of_new_member(write_header(&*medium, header.encode())).await?;
         let is_as_before = self.events.get() + 1 == header.events
             && self.geometry.get() == Some(geometry)
@@ -159,13 +160,14 @@ impl<M: Medium> Array<M> {
         self.save().await
     }
 
-    /// Returns the first segment of the last member of a concatenation, and how many it has.
+    /// Returns the first segment of the last member of a concatenation, and the number of its
+    /// segments.
     pub fn last_segments(&self) -> (u32, u32) {
         let members = self.members.borrow();
         members.last().map_or((0, 0), |last| (last.entry.first_segment, last.entry.segment_count))
     }
 
-    /// Checks that a member of a concatenation can leave it: the last one of several.
+    /// Checks that a member can leave a concatenation: it must be the last one of several.
     ///
     /// # Errors
     /// `InvalidInput`, with advice on how to proceed.
@@ -185,7 +187,7 @@ impl<M: Medium> Array<M> {
         Err(Error::new(INVALID, what))
     }
 
-    /// Returns whether a member of this path is in use.
+    /// Returns whether a member with this path is in use.
     pub fn is_in_use(&self, path: &str) -> bool {
         let members = self.members.borrow();
         members.iter().any(|member| member.entry.path == path && member.medium.is_some())
@@ -207,14 +209,14 @@ impl<M: Medium> Array<M> {
         members.iter().filter(rebuilding).filter_map(Member::target).collect()
     }
 
-    /// Notes that members are being rebuilt, until the guard is dropped; `None` if they already
-    /// are.
+    /// Records that members are being rebuilt, until the guard is dropped; `None` if a rebuild is
+    /// already in progress.
     pub fn begin_copying(&self) -> Option<Copying<'_, M>> {
         (!self.is_copying.replace(true)).then_some(Copying(self))
     }
 
-    /// Copies a range of a segment to the members that are being rebuilt. The caller keeps the
-    /// segment from being discarded. Calls `show` with the copied bytes and their offset, in order,
+    /// Copies a range of a segment to the members that are being rebuilt. The caller must prevent a
+    /// discard of the segment. Calls `show` with the copied bytes and their offset, in order,
     /// without pieces that cannot be read. A member that cannot be written is marked out.
     ///
     /// # Errors
@@ -256,7 +258,7 @@ impl<M: Medium> Array<M> {
         Ok(())
     }
 
-    /// Copies the readable pages of a piece. The others are no worse on the new member.
+    /// Copies the readable pages of a piece. The unreadable ones are no worse on the new member.
     async fn copy_pages(&self, segment: SegmentId, piece: Range<u32>) -> Result<()> {
         for from in piece.step_by(PAGE_BYTES as usize) {
             if let Err(error) = self.copy_piece(segment, from..from + PAGE_BYTES).await? {
@@ -344,12 +346,12 @@ impl<M: Medium> Array<M> {
         Ok(())
     }
 
-    /// Removes a member of a mirror, or the last member of a concatenation if that has no segment
-    /// of the drive.
+    /// Removes a member of a mirror, or the last member of a concatenation if it has no segments of
+    /// the drive.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` if it is the last member that has everything, or has segments of
-    /// the drive. Nothing has changed then.
+    /// `NotFound`; `InvalidInput` if it is the last complete member, or has segments of the drive.
+    /// The array is unchanged then.
     pub async fn remove_member(&self, uuid: Uuid) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
         if self.layout == ArrayLayout::Concat {
@@ -381,7 +383,7 @@ impl<M: Medium> Array<M> {
     /// Stops using a member, which stays in the list, marked out.
     ///
     /// # Errors
-    /// As [`Array::remove_member`].
+    /// The errors of [`Array::remove_member`].
     pub async fn fail_member(&self, uuid: Uuid) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
         ensure(self.layout == ArrayLayout::Mirror, INVALID, "the array is not a mirror")?;
@@ -398,7 +400,7 @@ impl<M: Medium> Array<M> {
     }
 
     /// Returns the member at a path that is being rebuilt to replace `replaced`, or as an
-    /// additional member if that is `None`.
+    /// additional member if `replaced` is `None`.
     pub fn rebuilding_at(&self, path: &str, replaced: Option<Uuid>) -> Option<Uuid> {
         let members = self.members.borrow();
         let found = members.iter().find(|member| {
@@ -410,8 +412,9 @@ impl<M: Medium> Array<M> {
         found.map(|member| member.entry.uuid)
     }
 
-    /// Returns the members that a new one at a path, which replaces `replaced`, makes obsolete: a
-    /// member that is out at that path, and an incomplete replacement of the same member.
+    /// Returns the members that become obsolete through a new one at a path that replaces
+    /// `replaced`: a member that is out at that path, and an incomplete replacement of the same
+    /// member.
     pub fn superseded(&self, path: &str, replaced: Option<Uuid>) -> Vec<Uuid> {
         let members = self.members.borrow();
         let is_superseded = |member: &&Member<M>| {
@@ -445,8 +448,8 @@ async fn clear_superblocks<M: Medium>(medium: &M) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites headers and superblocks of a member that was removed, so that it is not taken for a
-/// part of the drive. If that fails, or the member does not answer, the headers of the others
+/// Overwrites headers and superblocks of a removed member, so that it is not mistaken for a part of
+/// the drive. If that fails, or the member does not answer, the headers of the other members
 /// exclude it.
 async fn forget<M: Medium>(member: &Member<M>) {
     let Some(medium) = &member.medium else { return };
@@ -459,7 +462,7 @@ async fn forget<M: Medium>(member: &Member<M>) {
     let _ = medium.sync().await;
 }
 
-/// A piece is being copied.
+/// A piece that is being copied.
 struct Piece<'a, M> {
     array: &'a Array<M>,
     copy: Place,
@@ -472,7 +475,7 @@ impl<M> Drop for Piece<'_, M> {
     }
 }
 
-/// Members are being rebuilt.
+/// A rebuild in progress.
 pub struct Copying<'a, M>(&'a Array<M>);
 
 impl<M> Drop for Copying<'_, M> {

@@ -1,12 +1,13 @@
-//! Overwriting damaged bytes of one member with bytes that are known to be right.
+//! Overwriting damaged bytes of one member with verified bytes.
 //!
 //! ```text
 //! verified          |---- record ----|
 //! member    |  page     |  page     |  page     |   read; other bytes stay as they are
 //! ```
 //!
-//! The pages around a record hold others, which may be damaged on the member that has this one. So
-//! only verified bytes go from one member to another, unless a page cannot be read at all.
+//! The pages around a record hold other records, which may be damaged on the member that has this
+//! one intact. Therefore only verified bytes are copied from one member to another, unless a page
+//! cannot be read at all.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::media::Medium;
 /// The unit in which members are overwritten.
 const PAGE_BYTES: usize = 4096;
 
-/// Attempts to read a page before it counts as one that cannot be read.
+/// Attempts to read a page before it counts as unreadable.
 const READS_MAX: usize = 3;
 
 impl<M: Medium> Array<M> {
@@ -80,7 +81,7 @@ impl<M: Medium> Array<M> {
         }
         stored.copy_from_slice(bytes);
         if !self.is_used(target) {
-            // It was left out when it was read.
+            // The member was marked out when it was read.
             return Ok(false);
         }
         let (start, pages) = (len_u32(start), Arc::new(pages));
@@ -98,7 +99,7 @@ impl<M: Medium> Array<M> {
             if others.is_empty() {
                 return Err(error);
             }
-            // The others count as written: they have the bytes, or get them next.
+            // The others count as successful: they have the bytes, or receive them next.
             let results = others.iter().map(|_| Ok(())).chain([Err(error)]).collect();
             let targets: Vec<Target<M>> = others.into_iter().chain([target.clone()]).collect();
             self.settle(&targets, results).await?;
@@ -106,7 +107,7 @@ impl<M: Medium> Array<M> {
         Ok(true)
     }
 
-    /// Returns the page of another member, or zeroes if none can read it.
+    /// Returns the page of another member, or zeroes if no other member can read it.
     async fn page_of_another(
         &self,
         target: &Target<M>,

@@ -1,7 +1,7 @@
-//! Goal: everything reported as written is on every member that counts, and a member that lacks
-//! something never counts again. Method: members in memory under the fault layer, in virtual time;
-//! the bytes outlive the array, so a test can cut the power of one member, assemble the members
-//! again and examine each.
+//! Goal: everything reported as written is on every active member, and an incomplete member never
+//! counts as complete again. Method: members in memory under the fault layer, in virtual time. The
+//! bytes outlive the array, so a test can cut the power of one member, assemble the members again
+//! and examine each.
 
 use std::rc::Rc;
 
@@ -45,7 +45,7 @@ impl Bench {
         self.runtime.block_on(future)
     }
 
-    /// Assembles some members, each under a layer of faults.
+    /// Assembles some members, each under a fault layer.
     fn assemble(&self, members: &[usize], degraded: bool) -> Result<(Array<Faulty>, Vec<Faulty>)> {
         let layer = |&member: &usize| {
             let (memory, seed) = (self.memory[member].clone(), member as u64);
@@ -103,7 +103,7 @@ fn failing_appends() -> FaultPlan {
     FaultPlan { append_errors: Trigger::Nth(1), ..FaultPlan::default() }
 }
 
-/// The list of members says which member lacks the write, even if the power fails everywhere at
+/// The list of members records which member lacks the write, even if the power fails everywhere at
 /// once.
 #[test]
 fn a_member_that_fails_is_out_durably_before_the_write_counts() {
@@ -132,7 +132,7 @@ fn a_member_that_fails_is_out_durably_before_the_write_counts() {
             let (array, _) = bench.assemble(&[0, 1], false).unwrap();
             assert_eq!(states(&array)[failing], MemberStatus::Out, "write {number}, afterwards");
             assert_eq!(array.info().state, ArrayState::Degraded);
-            // The member that has everything is enough, and the other one is not.
+            // The complete member suffices; the other one does not.
             bench.assemble(&[1 - failing], false).unwrap();
             let what = bench.refusal(&[failing], false);
             assert!(what.contains("is missing"), "write {number}: {what}");
@@ -155,7 +155,8 @@ fn the_last_member_is_never_out() {
     bench.append(&array, 0, 0, 1).unwrap();
 }
 
-/// A full file system is no fault of the member: the drive tries again, and both get it.
+/// A full file system is not a fault of the member: the drive tries again, and both members get the
+/// write.
 #[test]
 fn a_member_without_space_stays() {
     let bench = Bench::new(2);
@@ -168,7 +169,8 @@ fn a_member_without_space_stays() {
     assert_eq!([0, 1].map(|member| bench.stored(member, 2, 0)[0]), [3, 3]);
 }
 
-/// An operation that is given up after a member has failed: the next sync must not hide it.
+/// An operation that is abandoned after a member has failed: the next sync must not hide the
+/// failure.
 #[test]
 fn a_cancelled_write_does_not_hide_who_failed() {
     let bench = Bench::new(2);
@@ -176,7 +178,7 @@ fn a_cancelled_write_does_not_hide_who_failed() {
     layers[1].set_plan(failing_appends());
     let slow = FaultPlan { latency_ns: 1_000..=1_000, ..FaultPlan::default() };
     layers[0].set_plan(slow);
-    // Long enough for the append, not for the header.
+    // The delay is long enough for the append, but not for the header.
     let write = array.append(SegmentId(0), 0, Arc::new(page(1)));
     assert!(bench.run(bench.runtime.timeout(1_500, write)).is_none());
     bench.run(array.sync()).unwrap();
@@ -203,7 +205,8 @@ fn members_that_do_not_belong_together_are_refused() {
     assert!(bench.refusal(&[0, 2], true).contains("belong to different arrays"));
 }
 
-/// Each of two members was used without the other: no order of events says which is right.
+/// Each of two members was used without the other, so no order of events determines which one is
+/// right.
 #[test]
 fn members_that_were_used_apart_are_not_put_together() {
     let bench = Bench::new(2);
@@ -232,7 +235,7 @@ fn a_member_that_was_left_out_does_not_come_back_by_itself() {
     }
 }
 
-/// One whole header is enough, and the other one is written again.
+/// One valid header suffices, and the other one is rewritten.
 #[test]
 fn damaged_headers_are_written_again() {
     for slot in [2, 3] {
@@ -246,7 +249,7 @@ fn damaged_headers_are_written_again() {
     }
 }
 
-/// Where the members are the limit, two read almost twice as much in the same time.
+/// Where the members are the bottleneck, two of them read almost twice as much in the same time.
 #[test]
 fn reads_use_all_members() {
     let speed = Speed {
@@ -297,7 +300,7 @@ fn a_page_that_one_member_cannot_read_is_read_from_another() {
     assert_eq!(states(&array), [MemberStatus::Online; 2]);
 }
 
-/// The page of a damaged record may hold another record that only this member has whole.
+/// The page of a damaged record may hold another record that only this member has intact.
 #[test]
 fn a_repair_overwrites_what_was_verified_and_nothing_else() {
     let bench = Bench::new(2);
@@ -322,7 +325,7 @@ fn a_repair_overwrites_what_was_verified_and_nothing_else() {
     assert!(layers[1].bad_ranges().is_empty());
 }
 
-/// Appends arrive while their neighbours are copied, and the member receives both.
+/// Appends arrive while neighbouring bytes are being copied, and the member receives both.
 #[test]
 fn a_new_member_gets_what_is_there_and_what_comes() {
     for seed in 0..20 {
@@ -394,8 +397,8 @@ fn a_new_member_that_fails_is_out_and_the_others_go_on() {
     assert_eq!(states(&array), [MemberStatus::Online]);
 }
 
-/// A member that is being replaced serves until the other one has everything, and leaves then, also
-/// if the array was reassembled meanwhile.
+/// A member that is being replaced serves reads until the new one is complete, and then leaves,
+/// even if the array was reassembled meanwhile.
 #[test]
 fn a_member_is_replaced_by_another() {
     for is_interrupted in [false, true] {
@@ -428,7 +431,7 @@ fn a_member_is_replaced_by_another() {
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// Every operation of the medium continues without a member whose operations do not end.
+/// Every operation of the medium continues without a member whose operations never end.
 #[test]
 fn a_member_that_does_not_answer_is_out() {
     type Operation = fn(&Bench, &Array<Faulty>) -> Result<()>;
@@ -439,7 +442,7 @@ fn a_member_that_does_not_answer_is_out() {
         |bench, array| bench.run(array.write_superblock(0, page(7))),
         |bench, array| bench.run(array.discard(SegmentId(2))),
         |bench, array| {
-            // One of two reads goes to the member.
+            // One of two reads is sent to the member.
             bench.run(array.read(SegmentId(0), 0, page(0))).1?;
             bench.run(array.read(SegmentId(0), 0, page(0))).1
         },
@@ -542,7 +545,7 @@ fn a_concatenation_has_each_segment_once() {
     assert!(bench.refusal(&[0], true).contains("/m1, a member of the array, is missing: attach"));
 }
 
-/// A reader that goes through the copies one by one must not meet one of them twice.
+/// A reader that tries the copies one by one must not get the same copy twice.
 #[test]
 fn a_copy_is_that_of_one_member_whatever_becomes_of_others() {
     let mut bench = Bench::new(3);
@@ -580,7 +583,7 @@ fn hangs() -> FaultPlan {
     FaultPlan { latency_ns: HOUR_NS..=HOUR_NS, ..FaultPlan::default() }
 }
 
-/// The limit also holds where a single member is asked.
+/// The limit also applies to operations on a single member.
 #[test]
 fn superblocks_of_a_member_that_does_not_answer_are_not_waited_for() {
     for hanging in [0, 1] {
@@ -612,7 +615,8 @@ fn superblocks_of_a_member_that_does_not_answer_are_not_waited_for() {
     }
 }
 
-/// Nothing is known of a new member yet, so the limit applies without an answer of another one.
+/// A new member has not answered anything yet, so the limit applies even without an answer from
+/// another member.
 #[test]
 fn a_new_member_that_does_not_answer_is_refused() {
     for layout in [ArrayLayout::Mirror, ArrayLayout::Concat] {
@@ -632,7 +636,7 @@ fn a_new_member_that_does_not_answer_is_refused() {
     }
 }
 
-/// The drive gets longer while the superblocks of a new member are written.
+/// The drive grows while the superblocks of a new member are written.
 #[test]
 fn a_new_member_is_as_long_as_the_drive_is_by_then() {
     let mut bench = Bench::new(1);
@@ -659,7 +663,7 @@ fn a_new_member_is_as_long_as_the_drive_is_by_then() {
     assert_eq!(states(&array), [MemberStatus::Online]);
 }
 
-/// A member may hang in reads, the first of which are the reads of the headers.
+/// A member may hang in reads. The first of them are the reads of the headers.
 #[test]
 fn a_member_that_hangs_at_the_opening_counts_as_absent() {
     for hanging in [0, 1] {

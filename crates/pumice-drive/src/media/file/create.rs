@@ -1,7 +1,7 @@
 //! Preparation of a file or device for a new drive, without damage to existing data.
 //!
-//! This module writes no superblock: it only makes sure that there is room and that no other data
-//! uses it.
+//! This module writes no superblock. It only ensures that enough space exists and that no other
+//! data uses it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ use crate::base::{Error, ErrorKind, OsContext, Remedy, Result};
 /// partition table, file system and volume manager has a signature there.
 const DEVICE_PROBE_BYTES: u64 = 4 << 20;
 
-/// Permissions of a new drive: its data may be off-limits to other users of its file system.
+/// Permissions of a new drive: its data may not be meant for other users of the file system.
 const PRIVATE: u32 = 0o600;
 
 pub(super) fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {
@@ -48,7 +48,7 @@ fn new_file(path: &Path, bytes: u64) -> Result<()> {
         .os_context(cannot_create(path))?;
     let made = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_parent(path));
     if made.is_err() {
-        // The error to report is the first one.
+        // The first error is the one to report.
         let _ = fs::remove_file(path);
     }
     made.os_context(cannot_create(path))

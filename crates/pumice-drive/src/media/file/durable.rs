@@ -11,13 +11,13 @@
 //!
 //! Until it is known whether the write or the sync failed, all operations that write or sync wait,
 //! and their successes do not count: the kernel may have reported to this operation an error that
-//! concerns another.
+//! concerns another one.
 //!
-//! Used only under direct I/O, where the file has no dirty pages: the kernel reports a lost page
-//! once, to the next call that syncs, and with pages of other appends in its cache that could be
-//! any of the durable appends in progress. For the same reason a lack of space can come only from
-//! the write. Used only on file systems that are known to honor the flag: FUSE passes it on to a
-//! server, which may ignore it.
+//! Used only under direct I/O, where the file has no dirty pages. The kernel reports a lost page
+//! once, to the next call that syncs. With pages of other appends in its cache, that could be any
+//! of the durable appends in progress. For the same reason, only the write can run out of space.
+//! Used only on file systems that are known to honor the flag: FUSE passes it on to a server, which
+//! may ignore it.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::base::{AlignedBuffer, ErrorKind, Result};
 use crate::media::not_durable;
 use crate::runtime::Runtime;
 
-/// The magic numbers of file systems whose direct writes honor `RWF_DSYNC`, and which overwrite a
+/// The magic numbers of file systems whose direct writes honor `RWF_DSYNC` and that overwrite a
 /// block of a file in place: ext2 to ext4, XFS. Btrfs may turn a direct write into one through the
 /// page cache.
 ///
@@ -38,8 +38,8 @@ use crate::runtime::Runtime;
 /// `generic_write_sync` in these file systems.
 const FILE_SYSTEMS: [u64; 2] = [0xef53, 0x5846_5342];
 
-/// Returns whether a file has durable appends. The thread pool backend has none: it serves systems
-/// whose kernel may not know the flag.
+/// Returns whether a file supports durable appends. The thread pool backend has none: it serves
+/// systems whose kernel may not support the flag.
 pub(super) fn are_possible(runtime: &Runtime, file: impl AsFd, kind: FileKind) -> bool {
     let magic = rustix::fs::fstatfs(file).map(|answer| answer.f_type.cast_unsigned());
     let keeps_flag = magic.is_ok_and(|magic| FILE_SYSTEMS.contains(&magic));
@@ -56,7 +56,7 @@ impl FileMedium {
         self.wait_for_certainty().await?;
         self.check_writable()?;
         let at = self.locate(location, buffer.len(), WRITE_UNIT)?;
-        // If this is dropped before its result is known, an error of the sync in it stays unknown.
+        // If this is dropped before its result is known, an error of its sync stays unknown.
         let mut outcome = SyncOutcome { poisoned: &self.poisoned, succeeded: false };
         let result = self.runtime.write_durably_at(&self.file, at, buffer.clone()).await;
         outcome.succeeded = true;
@@ -78,7 +78,7 @@ impl FileMedium {
         if error.kind() == ErrorKind::NoSpace {
             return Err(error);
         }
-        // Begun immediately: from now on, results of other operations prove nothing.
+        // Begins immediately: from now on, results of other operations prove nothing.
         let doubt = Doubt::begin(self);
         match self.write_unchecked(location, buffer).await {
             Err(again) if again.kind() != ErrorKind::NoSpace => {
@@ -90,8 +90,8 @@ impl FileMedium {
     }
 }
 
-/// A durable append has failed, and it is not known yet whether its sync did: every operation that
-/// syncs waits. Poisons the medium when dropped, unless it was ended.
+/// The state after a failed durable append, until it is known whether its sync failed. Every
+/// operation that syncs waits. Poisons the medium when dropped, unless it was ended.
 pub(super) struct Doubt<'a> {
     medium: &'a FileMedium,
     is_place: bool,
@@ -103,7 +103,7 @@ impl<'a> Doubt<'a> {
         Self { medium, is_place: false }
     }
 
-    /// Ends the doubt: the place cannot be written, and no sync was begun.
+    /// Ends the doubt: the location cannot be written, and no sync was started.
     pub(super) fn end(mut self) {
         self.is_place = true;
     }

@@ -1,15 +1,16 @@
-//! The choice of the faster way to make an append durable: a write with the flag, or a write and a
+//! Chooses the faster method to make an append durable: a write with the flag, or a write and a
 //! sync.
 //!
-//! A write with `RWF_DSYNC` needs one wake-up less. But where the device has no forced writes, the
+//! A write with `RWF_DSYNC` needs one wake-up less. But if the device has no forced writes, the
 //! kernel waits for the write and flushes the device's cache on a thread that stays on the
 //! processor that the device interrupted (`iomap_dio_complete_work` of Linux 6.18). A process that
-//! computes there delays it for milliseconds. A sync runs on a thread of io_uring, which moves to
-//! an idle processor. So both ways are timed, and the faster one is used.
+//! computes on that processor delays the thread for milliseconds. A sync runs on a thread of
+//! io_uring, which moves to an idle processor. Both methods are therefore timed, and the faster one
+//! is used.
 
 use std::cell::Cell;
 
-/// A way to make an append durable.
+/// A method to make an append durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncMethod {
     /// One write with `RWF_DSYNC`.
@@ -18,22 +19,22 @@ pub(super) enum SyncMethod {
     Sync,
 }
 
-/// Each cycle of this many appends ends with a trial of the other way.
+/// Each cycle of this many appends ends with a trial of the other method.
 const CYCLE: u32 = 512;
 
-/// Appends of a trial. At most one append in [`CYCLE`] / [`TRIAL`] goes the slower way.
+/// Appends of a trial. At most one append in [`CYCLE`] / [`TRIAL`] uses the slower method.
 const TRIAL: u32 = 16;
 
-/// Larger appends are not timed: the device takes longer for them, either way.
+/// Larger appends are not timed: the device takes longer for them with either method.
 const LEN_MAX: usize = 64 << 10;
 
-/// Longest time that counts. A longer one is due to the device, whichever way was used.
+/// Maximum time that counts. A longer one is due to the device, whichever method was used.
 const TOOK_MAX_NS: u64 = 4_000_000;
 
-/// Weight of the earlier times in a mean, which is as old as this many appends.
+/// Weight of the earlier times in a mean, as a number of appends.
 const MEMORY: f64 = 32.0;
 
-/// Times of both ways.
+/// Times of both methods.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     appends: Cell<u32>,
@@ -42,11 +43,11 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Returns the way of the next append.
+    /// Returns the method for the next append.
     pub(super) fn next_way(&self) -> SyncMethod {
         let at = self.appends.get();
         self.appends.set((at + 1) % CYCLE);
-        // The sync must take a tenth less: means of equal times differ, too.
+        // The sync must take a tenth less, since means of equal times differ too.
         let (flag, sync) = (self.flag_ns.get(), self.sync_ns.get());
         let is_sync_better = sync > 0.0 && sync < 0.9 * flag;
         if is_sync_better == (at < CYCLE - TRIAL) { SyncMethod::Sync } else { SyncMethod::Flag }
@@ -68,7 +69,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the faster way is found, and found again when that changes.
+    //! Goal: the faster method is found, and found again when it changes.
     use super::*;
 
     /// Returns how many of `count` appends are made with the flag. `times` returns the time of
@@ -82,7 +83,7 @@ mod tests {
         (0..count).map(step).sum()
     }
 
-    /// Returns the times of a quiet machine: the wake-up counts.
+    /// Returns the times on a quiet machine, where the wake-up matters.
     fn quiet(way: SyncMethod, _: u64) -> u64 {
         if way == SyncMethod::Flag { 130_000 } else { 190_000 }
     }
@@ -120,7 +121,7 @@ mod tests {
             pace.took(SyncMethod::Flag, 1 << 20, 2_000_000);
         }
         assert_eq!(flags(&pace, 512, quiet), 496);
-        // The device stalls for a second. About a second's appends may go the other way.
+        // The device stalls for a second. About one second's appends may use the other method.
         pace.took(SyncMethod::Flag, 4096, 1_000_000_000);
         flags(&pace, 2048, quiet);
         assert_eq!(flags(&pace, 512, quiet), 496);

@@ -1,8 +1,8 @@
 //! Checks whether the path with which a medium was opened still leads to it.
 //!
-//! A file that is deleted while it is open works as before, and is lost when it is closed. Looking
-//! up a path may block, on a network file system for minutes, so another thread does it; the medium
-//! only reads the result.
+//! A file that is deleted while it is open continues to work, and is lost when it is closed. A path
+//! lookup may block, on a network file system for minutes, so another thread performs it; the
+//! medium only reads the result.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -60,7 +60,7 @@ impl PathWatch {
         &self.path
     }
 
-    /// Checks the path, and stores the result for the medium; `None` once the medium is closed. May
+    /// Checks the path and stores the result for the medium; `None` once the medium is closed. May
     /// block.
     pub fn look(&self) -> Option<Look> {
         let found = {
@@ -97,8 +97,8 @@ impl Found {
     }
 }
 
-/// Returns whether the path leads to the file: one of the values of [`Found`]. If that cannot be
-/// determined, it counts as leading there.
+/// Returns one of the values of [`Found`]: whether the path leads to the file. If that cannot be
+/// determined, the path counts as leading there.
 fn place(file: &OwnedFd, path: &Path, is_device: bool) -> u8 {
     let Ok(open) = rustix::fs::fstat(file) else { return THERE };
     let leads_there = match fs::metadata(path) {

@@ -1,5 +1,5 @@
-//! Goal: every kind of opening reads the written data; data that is in use, foreign or out of
-//! bounds is not changed.
+//! Goal: the written data can be read however the file is opened; data that is in use, foreign or
+//! out of bounds is not changed.
 //!
 //! Method: files in a temporary directory, every backend, direct and buffered. The tests pass
 //! whether or not the file system there supports direct I/O.
@@ -182,7 +182,7 @@ fn what_is_left_of_a_truncated_file_is_read() {
             let (last, end) = (GEOMETRY.segment_count - 1, GEOMETRY.segment_bytes);
             assert_eq!(kind(read(last, end - 4096).1), ErrorKind::Medium);
             read(last, end - 8192).1.unwrap();
-            // Little is left of the drive that the geometry claims.
+            // Little is left of the drive that the geometry describes.
             let huge = Geometry { segment_count: 1 << 20, ..GEOMETRY };
             let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
             assert_eq!(kind(medium.set_geometry(huge)), ErrorKind::InvalidInput);
@@ -404,8 +404,8 @@ fn is_cached(file: &File) -> Option<bool> {
     }
 }
 
-/// After a failed sync, the page cache shows the next opening as clean pages that never reached the
-/// medium.
+/// Without this, an opening after a failed sync would read pages that the page cache holds as clean
+/// but that never reached the medium.
 #[test]
 fn a_buffered_opening_begins_with_an_empty_page_cache() {
     let runtime = &runtimes()[0];
@@ -416,11 +416,11 @@ fn a_buffered_opening_begins_with_an_empty_page_cache() {
     let drop_pages = || rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     drop_pages();
     if is_cached(&file) != Some(false) {
-        // A file system that keeps its pages (tmpfs) or does not report them shows nothing.
+        // A file system that retains its pages (tmpfs) or does not report them proves nothing.
         return;
     }
-    // The check itself causes a read of the page, and the disk may be faster than the check:
-    // several tries.
+    // The check itself reads the page, and the disk may be faster than the check, hence several
+    // attempts.
     let is_dropped = || {
         file.read_exact_at(&mut [0], 0).unwrap();
         assert_eq!(is_cached(&file), Some(true), "a page that was just read");
@@ -504,7 +504,7 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
     }
 }
 
-/// Returns a medium whose durable appends are a write and a sync, if that `is_faster`.
+/// Returns a medium that performs durable appends as a write and a sync, if that `is_faster`.
 fn medium_where_a_sync(
     is_faster: bool,
     runtime: &Runtime,
@@ -561,7 +561,7 @@ fn durable_appends_need_io_uring_and_direct_io() {
     }
 }
 
-/// A place that cannot be written, or a full file system, says nothing about synced data.
+/// A location that cannot be written, or a full file system, proves nothing about synced data.
 #[test]
 fn a_durable_append_that_was_not_written_does_not_poison() {
     let each_way = |runtime: &Runtime| [false, true].map(|is_faster| (is_faster, runtime.clone()));
@@ -582,7 +582,7 @@ fn a_durable_append_that_was_not_written_does_not_poison() {
     }
 }
 
-/// `/dev/null` takes every write, and cannot be synced.
+/// `/dev/null` accepts every write, and cannot be synced.
 #[test]
 fn a_durable_append_that_was_written_and_not_synced_poisons() {
     for runtime in runtimes() {

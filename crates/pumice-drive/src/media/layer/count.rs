@@ -1,6 +1,6 @@
 //! Counters of the operations requested of a medium.
 //!
-//! The counters are *media* bytes: bytes as the drive passed them, padding included. An operation
+//! The counters are *media* bytes: the bytes that the drive passed, padding included. An operation
 //! counts when it is called, whether or not it succeeds. This layer changes no operation.
 
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use super::Layer;
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::media::Medium;
 
-/// The operations since the medium was wrapped. Subtract two snapshots for an interval.
+/// The operations since the medium was wrapped. Subtract two snapshots to obtain an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Appends, including durable ones.
@@ -152,7 +152,7 @@ impl<M: Medium> Layer for Count<M> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every operation counts once, in its own counter, and still does its work. Operations
+    //! Goal: every operation counts once, in its own counter, and still has its effect. Operations
     //! without a visible effect, such as a sync, are made to fail.
     use super::*;
     use crate::media::layer::{Fault, FaultPlan, Trigger};

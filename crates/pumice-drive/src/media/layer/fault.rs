@@ -1,9 +1,9 @@
 //! A medium that is slow, fails, returns wrong bytes and loses power, reproducibly by seed.
 //!
-//! It exercises the failures that [`Medium`] allows and, if the plan asks for them, two that it
-//! does not allow and that real devices have: lost and misdirected writes. Every write goes through
-//! to the wrapped medium at once, and its earlier content is remembered until a sync, as if the
-//! write were still in a volatile cache:
+//! It exercises the failures that [`Medium`] allows and, if the plan requests them, two that it
+//! does not allow and that real devices have: lost and misdirected writes. Every write is passed to
+//! the wrapped medium at once, and its earlier content is remembered until a sync, as if the write
+//! were still in a volatile cache:
 //!
 //! ```text
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
@@ -14,13 +14,13 @@
 //! [Bad ranges](BadRange) fail at every operation, until a write heals them. They belong to the
 //! medium and not to a plan.
 //!
-//! Before the crash, reads therefore see every write; after it, the wrapped medium holds what
-//! survived. Operations in progress at the crash count as unsynced. They and all later operations
-//! fail.
+//! Before the crash, reads therefore see every write. After it, the wrapped medium holds the
+//! surviving bytes. Operations in progress at the crash count as unsynced. They and all later
+//! operations fail.
 //!
-//! This layer does not model the speed of a device: latencies are drawn independently, and nothing
-//! queues. Two writes to one region must not be in progress at the same time. An operation whose
-//! future is dropped stops where it is.
+//! This layer does not model the speed of a device: latencies are drawn independently, and
+//! operations do not queue. Two writes to one region must not be in progress at the same time. An
+//! operation whose future is dropped stops where it is.
 
 mod bad;
 mod undo;
@@ -56,10 +56,10 @@ pub enum Trigger {
     Probability(f64),
 }
 
-/// The content of the buffer after a failed read, which must not pass for stored data.
+/// The content of the buffer after a failed read, which must not be mistaken for stored data.
 const UNREAD_BYTE: u8 = 0xbd;
 
-/// The faults to inject. The default injects none, but unsynced writes are volatile anyway.
+/// The faults to inject. The default injects none, but unsynced writes are volatile even then.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
     /// Additional time of each operation in nanoseconds, uniformly distributed. With more than one
@@ -211,7 +211,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
     }
 
     /// Returns the ranges that are bad now. They are not stored on the wrapped medium: pass them to
-    /// the next layer over it if they should persist.
+    /// the next layer over it if they must persist.
     pub fn bad_ranges(&self) -> Vec<BadRange> {
         self.bad.borrow().ranges().to_vec()
     }
@@ -221,9 +221,9 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         self.bad.borrow_mut().clear();
     }
 
-    /// Simulates a power loss: draws what survives of every unsynced write and leaves exactly that
-    /// on the wrapped medium. From this call on, every operation fails, including those in
-    /// progress.
+    /// Simulates a power loss: draws the fate of every unsynced write and leaves exactly the
+    /// surviving bytes on the wrapped medium. From this call on, every operation fails, including
+    /// those in progress.
     ///
     /// # Errors
     /// Errors of the wrapped medium while bytes are restored; `InvalidInput` at the second call.
@@ -363,8 +363,8 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         if effect == Effect::Durable { self.settle_append(id) } else { Ok(()) }
     }
 
-    /// Makes a completed write durable, and no other. If this fails, no completed write can become
-    /// durable any more.
+    /// Makes one completed write durable. If this fails, no completed write can become durable any
+    /// more.
     fn settle_append(&self, id: u64) -> Result<()> {
         if self.strikes(Kind::Sync) {
             let completed = self.undo.borrow().completed();
@@ -393,7 +393,8 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         Ok(())
     }
 
-    /// Returns where a write goes: to its target, unless the fault that misdirects it strikes.
+    /// Returns the target of a write: the requested one, unless the fault that misdirects it
+    /// strikes.
     fn draw_target(&self, region: Region, offset: u32, len: usize) -> (Region, u32) {
         let Some(geometry) = self.geometry.get() else { return (region, offset) };
         let is_append = matches!(region, Region::Segment(_));
@@ -495,7 +496,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         Ok(())
     }
 
-    /// Starts an operation of the wrapped medium, for which a crash must wait.
+    /// Starts an operation of the wrapped medium. A crash must wait for it.
     fn enter(&self) -> Result<InProgress<'_>> {
         self.check_power()?;
         self.in_progress.set(self.in_progress.get() + 1);
@@ -503,7 +504,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
     }
 }
 
-/// An operation in progress on the wrapped medium, until this is dropped.
+/// An operation in progress on the wrapped medium, until it is dropped.
 struct InProgress<'a> {
     count: &'a Cell<u32>,
     finished: &'a WaitQueue,

@@ -23,9 +23,9 @@ pub use throttle::{Kept, Pipe, Speed, Throttle};
 /// A medium that wraps another one and changes some of its operations.
 ///
 /// Every `on_` method has a default that forwards to [`Layer::inner`]; a layer overrides the
-/// operations that it changes. Every layer is a [`Medium`], whose contract it must keep. A layer
-/// that changes appends or syncs must also change durable appends. Operations on single copies of
-/// an array bypass the layer.
+/// operations that it changes. Every layer is a [`Medium`] and must obey its contract. A layer that
+/// changes appends or syncs must also change durable appends. Operations on single copies of an
+/// array bypass the layer.
 pub trait Layer {
     /// The wrapped medium.
     type Inner: Medium;
@@ -41,7 +41,7 @@ pub trait Layer {
     /// See [`Medium::set_geometry`].
     ///
     /// # Errors
-    /// As the wrapped method.
+    /// The errors of the wrapped method.
     fn on_set_geometry(&self, geometry: Geometry) -> Result<()> {
         self.inner().set_geometry(geometry)
     }
@@ -59,7 +59,7 @@ pub trait Layer {
     /// See [`Medium::append_durably`].
     ///
     /// # Errors
-    /// As the wrapped method.
+    /// The errors of the wrapped method.
     fn on_append_durably(
         &self,
         segment: SegmentId,

@@ -7,13 +7,13 @@
 //! pipe      |append, 1 MiB|read|append, 1 MiB|   one transfer after another
 //! ```
 //!
-//! The pipe is a token bucket that holds no tokens: a device does not save up the time in which it
-//! was idle, so no burst exceeds the limits, however short a measurement is. Appends and reads
-//! share the pipe, each at a rate of its own. Latencies of operations in progress overlap.
+//! The pipe is a token bucket that holds no tokens: a device does not accumulate its idle time, so
+//! no burst exceeds the limits, however short a measurement is. Appends and reads share the pipe,
+//! each at a rate of its own. Latencies of operations in progress overlap.
 //!
 //! The wrapped medium works while an operation waits, so its own time does not add to the limit. If
 //! the wrapped medium takes longer than the limit, the operation completes when the medium does,
-//! and counts as [late](Kept::late): a measurement then shows the wrapped medium too. Syncs and
+//! and counts as [late](Kept::late): a measurement then includes the wrapped medium too. Syncs and
 //! discards are passed on without a delay, as by a device whose write cache is protected.
 //! Superblocks count as reads and appends. An operation whose future is dropped still uses its time
 //! on the pipe.
@@ -27,12 +27,12 @@ use crate::media::{Medium, SUPERBLOCK_BYTES};
 
 const SECOND_NS: u128 = 1_000_000_000;
 
-/// The speed of a device. The default limits nothing.
+/// The speed of a device. The default sets no limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Speed {
-    /// Bytes read in a second; 0 for no limit.
+    /// Bytes read per second; 0 for no limit.
     pub read_bytes_per_s: u64,
-    /// Bytes appended in a second; 0 for no limit.
+    /// Bytes appended per second; 0 for no limit.
     pub append_bytes_per_s: u64,
     /// Time of a read in addition to its transfer, in nanoseconds.
     pub read_latency_ns: u64,
@@ -96,14 +96,14 @@ impl<M: Medium, C: Clock> Throttle<M, C> {
         self.kept.get()
     }
 
-    /// Reserves the time of an append; returns when it is due.
+    /// Reserves the time of an append and returns when it is due.
     fn append_due_ns(&self, bytes: usize) -> u64 {
         let Speed { append_bytes_per_s, append_latency_ns, .. } = self.speed;
         let end_ns = self.pipe.reserve(self.clock.now_ns(), bytes as u64, append_bytes_per_s);
         end_ns.saturating_add(append_latency_ns)
     }
 
-    /// Reserves the time of a read; returns when it is due.
+    /// Reserves the time of a read and returns when it is due.
     fn read_due_ns(&self, bytes: usize) -> u64 {
         let Speed { read_bytes_per_s, read_latency_ns, .. } = self.speed;
         let end_ns = self.pipe.reserve(self.clock.now_ns(), bytes as u64, read_bytes_per_s);

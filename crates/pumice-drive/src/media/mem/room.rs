@@ -1,4 +1,4 @@
-//! The room of a medium in memory that models a sparse file on a file system with other users:
+//! The space of a medium in memory that models a sparse file on a file system with other users:
 //! pages have space from their first append or preallocation until their segment is discarded.
 
 use std::ops::Range;
@@ -16,8 +16,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Leaves this many bytes; `None` never runs out. Space is counted from the first call with a
-    /// number.
+    /// Sets the free space in bytes; `None` never runs out. Space is counted from the first call
+    /// with a number.
     pub(super) fn set_left(&mut self, bytes: Option<u64>) {
         self.left_bytes = bytes;
     }
@@ -37,10 +37,10 @@ impl Room {
         taken as u64 * u64::from(WRITE_UNIT)
     }
 
-    /// Takes space for those pages of a range of a segment that have none.
+    /// Allocates space for those pages of a range of a segment that have none.
     ///
     /// # Errors
-    /// `NoSpace`; the space that was left has been taken then.
+    /// `NoSpace`; the remaining space has then been allocated.
     pub(super) fn take(&mut self, index: usize, range: Range<u32>) -> Result<()> {
         let Some(left) = &mut self.left_bytes else { return Ok(()) };
         if self.pages.len() <= index {

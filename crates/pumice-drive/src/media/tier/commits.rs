@@ -1,4 +1,4 @@
-//! Commits: an image of the medium, as it was at one moment, goes to the bucket.
+//! Commits: uploading an image of the medium, as it was at one moment, to the bucket.
 //!
 //! ```text
 //! cut: everything that has completed, without waiting
@@ -7,17 +7,17 @@
 //!   -> the objects that it has unlinked are deleted
 //! ```
 //!
-//! An image has every append and superblock write that had completed when it was cut, and none that
-//! was in progress. A power loss at that moment could have left exactly that. It is durable in the
-//! journal before it can be in the bucket, so a journal is never older than the bucket unless it
-//! was replaced by an earlier copy.
+//! An image contains every append and superblock write that had completed when it was cut, and none
+//! that was in progress. A power loss at that moment could have left exactly this state. The image
+//! is durable in the journal before it can be in the bucket, so a journal is never older than the
+//! bucket unless it was replaced by an earlier copy.
 //!
-//! A name is written with one content only. Bytes that a failed commit has tried to upload
+//! A name is always written with the same content. Bytes that a failed commit has tried to upload
 //! therefore count as uploaded: they are not overwritten under the same use, whose chunks would
 //! have the same names.
 //!
-//! One commit is under way at a time. Once its PUT was tried, it is repeated with the same bytes: a
-//! PUT that arrives late changes nothing.
+//! One commit is in progress at a time. Once its PUT was tried, it is repeated with the same bytes:
+//! a PUT that arrives late changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -36,8 +36,8 @@ use crate::base::checksum::crc64;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 use crate::media::Medium;
 
-/// Largest chunk. Large enough that the number of requests does not matter, small enough that a few
-/// of them fit into memory; arbitrary within these bounds.
+/// Largest chunk. Large enough that the number of requests does not matter, and small enough that a
+/// few chunks fit into memory; otherwise arbitrary.
 const CHUNK_BYTES_MAX: u32 = 8 << 20;
 
 /// Requests of a commit that are in progress at a time.
@@ -46,17 +46,17 @@ const PARALLEL: usize = 4;
 /// A change list up to this length is never worth a new base.
 const CHANGES_SHORT: usize = 64 << 10;
 
-/// A new base is written once the changes take more bytes than the old base divided by this.
+/// A new base is written once the changes use more bytes than the old base divided by this.
 const BASE_SHARE: usize = 4;
 
-/// The first commit of an epoch and each commit whose number is a multiple of this are kept: a
-/// search finds the newest commit by asking which of these exist.
+/// The first commit of an epoch and each commit whose number is a multiple of this are retained: a
+/// search finds the newest commit by checking which of these exist.
 pub(super) const KEPT_EVERY: u64 = 256;
 
-/// Pause after a failed commit, before a commit that is wanted is tried again.
+/// Pause after a failed commit, before a requested commit is tried again.
 const RETRY_NS: u64 = 100_000_000;
 
-/// The unit in which leading and trailing zeroes are left out.
+/// The unit in which leading and trailing zeroes are omitted.
 const PAGE: usize = 4096;
 
 /// The content of the next commit.
@@ -76,8 +76,8 @@ struct Part {
     slot: Rc<Slot>,
 }
 
-/// A commit, which must not be left half done: the changes that it took would be in no other
-/// commit.
+/// A commit, which must not be abandoned halfway: no other commit would contain the changes that it
+/// took.
 struct Outcome<'a, L, S, C> {
     state: &'a State<L, S, C>,
     is_known: bool,
@@ -93,8 +93,8 @@ impl<L, S, C> Drop for Outcome<'_, L, S, C> {
 }
 
 impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
-    /// Commits whenever there is something to commit, until the drive is closed or has failed. A
-    /// commit that is under way by then is abandoned.
+    /// Commits whenever there are changes, until the drive is closed or has failed. A commit that
+    /// is in progress by then is abandoned.
     pub(super) async fn run_commits(&self) {
         self.while_open(self.commit_on()).await;
     }
@@ -136,8 +136,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
 
     /// Deletes the remains of earlier epochs: unreferenced chunks, left by commits that did not
     /// count and by deletions that failed; and commits, since one of this epoch counts. No later
-    /// commit can name such chunks, and no search reaches such commits. Also deletes the probes of
-    /// an interrupted creation.
+    /// commit can refer to such chunks, and no search reaches such commits. Also deletes the probes
+    /// of an interrupted creation.
     async fn sweep(&self) {
         if self.epoch == 1 {
             return;
@@ -159,7 +159,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             names.collect::<Vec<_>>()
         };
         let named: BTreeSet<String> = index.iter().flat_map(of_entry).collect();
-        // Objects with other names are not ours.
+        // Objects with other names do not belong to the drive.
         let is_earlier = |name: &str| epoch_of(name).is_some_and(|epoch| epoch < self.epoch);
         let is_orphan = |name: &String| is_probe(name) || is_earlier(name) && !named.contains(name);
         let orphans = listed.into_iter().map(|object| object.name).filter(is_orphan);
@@ -167,7 +167,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         stream::iter(deletions).buffer_unordered(PARALLEL).collect::<()>().await;
     }
 
-    /// Waits until the lag is over, or until a commit is wanted before that.
+    /// Waits until the lag has elapsed or a commit is requested, whichever is first.
     async fn until_due(&self) {
         let since = self.changed_ns.get().unwrap_or(self.clock.now_ns());
         let due = since + self.options.lag_ns;
@@ -176,7 +176,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         select(pin!(self.until_urgent(left_ns)), pin!(self.wanted.wait_for(is_much))).await;
     }
 
-    /// Waits until an immediate commit is wanted, or until a time has passed.
+    /// Waits until an immediate commit is requested, or until a time has passed.
     async fn until_urgent(&self, ns: u64) {
         let hurry = pin!(self.wanted.wait_for(|| self.is_urgent.get().then_some(())));
         select(pin!(self.clock.sleep_ns(ns)), hurry).await;
@@ -185,7 +185,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     /// Commits everything that differs from the newest image.
     ///
     /// # Errors
-    /// `Poisoned` if another machine has taken the drive over; errors of the journal; errors of the
+    /// `Poisoned` if another machine has taken over the drive; errors of the journal; errors of the
     /// store, if its patience is limited.
     pub(super) async fn commit(&self) -> Result<()> {
         let _turn = self.committing.turn().await;
@@ -217,7 +217,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             Err(error) => Err(error),
         };
         if let Err(error) = &is_fenced {
-            // The commit may arrive later, or count: no other bytes may ever have its name.
+            // The commit may still arrive, or count: its name must never be used for other bytes.
             self.is_uncertain.set(true);
             self.set_poison(format!(
                 "it is unknown whether a commit has arrived ({}): open the drive again",
@@ -274,7 +274,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         }
     }
 
-    /// Makes the content of an image that was not committed part of the next one.
+    /// Adds the content of an uncommitted image to the next one.
     fn give_up(&self, image: Image) {
         for Part { used, .. } in &image.parts {
             let ranges = used.uploading.take();
@@ -324,7 +324,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Ok(chunks)
     }
 
-    /// Uploads a part of a segment; nothing if an earlier process left only zeroes there.
+    /// Uploads a part of a segment, unless an earlier process left only zeroes there.
     async fn upload_piece(&self, part: &Part, start: u32, end: u32) -> Result<Option<Chunk>> {
         let buffer = AlignedBuffer::zeroed((end - start) as usize);
         let (mut buffer, read) = self.local.read(&part.slot, start, buffer).await;
@@ -386,7 +386,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         (commit, index)
     }
 
-    /// Notes in the journal which commit may be in the bucket from now on, and makes its content
+    /// Records in the journal which commit may be in the bucket from now on, and makes its content
     /// durable.
     async fn sync_local_with(&self, id: CommitId) -> Result<()> {
         let result = self.local.update(|journal| journal.intent = id).await;
@@ -426,7 +426,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         stream::iter(deletions).buffer_unordered(PARALLEL).collect::<()>().await;
     }
 
-    /// Returns the chunks that an earlier image names and the counted one does not.
+    /// Returns the chunks that an earlier image refers to and the counted one does not.
     fn dead(&self, before: &Index, changed: &BTreeSet<u32>) -> Vec<String> {
         let index = self.index.borrow();
         let mut dead = Vec::new();
@@ -440,7 +440,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         dead
     }
 
-    /// Returns the commits that are not needed any more now that `id` counts.
+    /// Returns the commits that are no longer needed now that `id` counts.
     fn old_commits(&self, id: CommitId) -> Vec<String> {
         if !id.number.is_multiple_of(KEPT_EVERY) {
             return Vec::new();
@@ -453,8 +453,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
 }
 
 /// Removes chunks from a list that end where a range begins and are no longer than the range, to
-/// upload them again with it: the number of chunks grows with the logarithm of their number of
-/// commits. Returns the new start of the range.
+/// upload them again with it, so that the number of chunks grows with the logarithm of the number
+/// of their commits. Returns the new start of the range.
 fn absorb(chunks: &mut Vec<Chunk>, start: u32, end: u32) -> u32 {
     let mut start = start;
     while let Some(at) = chunks.iter().position(|chunk| chunk.end() == start) {

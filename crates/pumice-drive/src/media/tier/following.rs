@@ -1,4 +1,4 @@
-//! Following a drive that another machine writes: finding the next image after the present one.
+//! Following a drive that another machine writes: finds the next image after the present one.
 //!
 //! ```text
 //! is there claims/E+1, commits/E/N+1, or the next commit of E that is kept?
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A commit counts if the next claim does not exist after the commit was found: a machine that
-//! makes that claim later finds the commit. A commit of a writer that was shut out may not count,
-//! and is never shown: its changes could be missing from all later ones.
+//! makes that claim later finds the commit. A commit of a fenced writer may not count, and is never
+//! shown: its changes could be missing from all later ones.
 //!
-//! Asks three questions while nothing has changed, and writes nothing.
+//! Sends three requests while nothing has changed, and writes nothing.
 
 use std::rc::Rc;
 
@@ -22,8 +22,8 @@ use crate::base::{AlignedBuffer, Clock, Result};
 
 impl<S: Store, C: Clock> BucketView<S, C> {
     /// Returns the newest image, without keys, if it is newer than this one and its commit
-    /// certainly counts. Waits while the store does not answer. Both images share the cache of
-    /// lines and the client of the store.
+    /// certainly counts. Waits while the store does not answer. Both images share the line cache
+    /// and the client of the store.
     ///
     /// # Errors
     /// `Corrupt` if the newest commit is damaged; `Unsupported`.
@@ -38,7 +38,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
         Ok(Some(Self { place: self.place.clone(), ..newer }))
     }
 
-    /// Returns whether an object that the image names is no longer in the bucket: a newer image
+    /// Returns whether an object that the image refers to is no longer in the bucket: a newer image
     /// then exists, or soon will.
     pub fn is_stale(&self) -> bool {
         self.is_stale.get()
@@ -91,12 +91,12 @@ impl<S: Store, C: Clock> BucketView<S, C> {
         Ok(Some(newest).filter(|_| is_certain))
     }
 
-    /// Returns whether there may be a newer commit.
+    /// Returns whether a newer commit may exist.
     async fn may_be_newer(&self) -> Result<bool> {
         let CommitId { epoch, number } = self.newest.id;
         let kept = (number / KEPT_EVERY + 1) * KEPT_EVERY;
-        // If there are many later commits, the next one may be deleted, but not the next one to be
-        // kept.
+        // If there are many later commits, the next one may have been deleted, but not the next
+        // retained one.
         for number in [number + 1, kept] {
             let id = CommitId { epoch, number };
             if number <= NUMBER_MAX && self.store.exists(&id.name()).await? {
@@ -107,7 +107,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
     }
 }
 
-/// Copies those bytes from `offset` of a segment that lie in chunks, and zeroes the rest.
+/// Copies the bytes from `offset` of a segment that are in chunks, and zeroes the rest.
 fn take_part(chunks: &[Chunk], offset: u32, whole: &[u8], part: &mut [u8]) {
     part.fill(0);
     for chunk in chunks {

@@ -1,6 +1,6 @@
 //! The state of the bucket: the newest claim, the newest commit, and the content of its image.
-//! Found without lists, which may lag: claims are numbered without gaps and never deleted, and
-//! enough commits of an epoch are kept to find the newest by asking which exist.
+//! Found without listings, which may lag: claims are numbered without gaps and never deleted, and
+//! enough commits of an epoch are retained to find the newest by checking which exist.
 //!
 //! ```text
 //! commits of an epoch that exist:   1 . . 256 . . 512 . . 768 769 770 (newest)
@@ -14,8 +14,9 @@ use super::state::Superblocks;
 use super::store::{Patient, Store};
 use crate::base::{Clock, Error, ErrorContext, ErrorKind, Result, ensure};
 
-/// Most consecutive claims without a commit that a search skips: each is an opening that has failed
-/// after its claim, which takes ten seconds. Arbitrary beyond that: two days of such openings.
+/// Maximum number of consecutive claims without a commit that a search skips. Each is an opening
+/// that failed after its claim, which takes ten seconds. Otherwise arbitrary: two days of such
+/// openings.
 const EPOCHS_EMPTY_MAX: u32 = 1 << 14;
 
 /// The newest image in the bucket.
@@ -26,8 +27,8 @@ pub(super) struct Newest {
 }
 
 /// Returns the last number from `first` on for which `exists` holds, provided that it holds up to
-/// some number and not beyond; `None` if it holds for none. Asks about twice the logarithm of the
-/// answer.
+/// some number and not beyond; `None` if it holds for none. The number of calls is about twice the
+/// logarithm of the answer.
 async fn last<F: Future<Output = Result<bool>>>(
     first: u64,
     exists: impl Fn(u64) -> F,
@@ -61,7 +62,7 @@ pub(super) async fn drive<S: Store, C: Clock>(store: &Patient<S, C>) -> Result<D
 /// Returns the newest claim.
 ///
 /// # Errors
-/// `Corrupt` if there is none, or it is not one of the drive; errors of the store.
+/// `Corrupt` if there is none, or it does not belong to the drive; errors of the store.
 pub(super) async fn newest_claim<S: Store, C: Clock>(
     store: &Patient<S, C>,
     drive: &DriveObject,
@@ -97,7 +98,7 @@ async fn newest_of<S: Store, C: Clock>(store: &Patient<S, C>, epoch: u32) -> Res
 /// Returns the newest image of epochs up to `epoch`.
 ///
 /// # Errors
-/// `Corrupt` if there is none, or it is not one of the drive; errors of the store.
+/// `Corrupt` if there is none, or it does not belong to the drive; errors of the store.
 pub(super) async fn newest_commit<S: Store, C: Clock>(
     store: &Patient<S, C>,
     drive: &DriveObject,

@@ -7,7 +7,7 @@
 //! segment 1, 2 ..      slots: | header 4 KiB | the bytes of a segment |
 //! ```
 //!
-//! A slot is free, or its header names the use that it holds. A slot that is given up may be used
+//! A slot is free, or its header identifies the use that it holds. A released slot may be used
 //! again only once its cleared header is durable: after a power loss, an old header must not vouch
 //! for the bytes of another use.
 //!
@@ -16,9 +16,9 @@
 //! zeroed -- sync --> warm
 //! ```
 //!
-//! A warm slot was written before. Each durable append to another slot costs a commit of the file
-//! system's journal. So a segment that is begun by a durable append gets a warm slot if there is
-//! any, and a free slot is filled with zeroes before hosts that flush often need one.
+//! A warm slot was written before. Each durable append to another slot requires a commit of the
+//! file system's journal. A segment that is begun by a durable append therefore gets a warm slot if
+//! one exists, and a free slot is filled with zeroes before hosts that flush often need one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -54,7 +54,7 @@ struct Space {
 pub(super) struct Slot {
     number: u32,
     space: Rc<Space>,
-    /// Whether its header is zero, and all of it was written.
+    /// Whether its header is zero and all other bytes were written.
     is_warm: Cell<bool>,
 }
 
@@ -82,8 +82,9 @@ pub(super) fn geometry(segment_bytes: u32, slots: u32) -> Geometry {
 }
 
 impl<L: Medium> Local<L> {
-    /// Divides an empty medium into slots. Writes nothing yet, but clears the places of this
-    /// journal's headers: an earlier journal, perhaps of the same drive, may have left some there.
+    /// Divides an empty medium into slots. Clears the locations of this journal's headers, since an
+    /// earlier journal, perhaps of the same drive, may have left some there; the journal itself is
+    /// not written yet.
     ///
     /// # Errors
     /// `AlreadyExists` if the medium is not empty; errors of the medium.
@@ -177,8 +178,8 @@ impl<L: Medium> Local<L> {
         self.sync().await
     }
 
-    /// Allocates a free slot, if there is one: preferably a warm one for durable appends, and one
-    /// that is not warm for others.
+    /// Allocates a free slot, if there is one: preferably a warm one for durable appends, and a
+    /// cold one for others.
     pub(super) fn allocate(&self, durably: bool) -> Option<Slot> {
         let Space { free, warm, .. } = &*self.space;
         let (first, second) = if durably { (warm, free) } else { (free, warm) };
@@ -191,12 +192,12 @@ impl<L: Medium> Local<L> {
         !self.space.warm.borrow().is_empty()
     }
 
-    /// Takes a free slot to be made warm, if there is one.
+    /// Takes a free cold slot to be warmed, if there is one.
     pub(super) fn take_cold(&self) -> Option<Slot> {
         Some(Slot::new(self.space.free.borrow_mut().pop()?, &self.space))
     }
 
-    /// Notes that a free slot was written.
+    /// Records that a free slot was written.
     pub(super) fn set_warm(&self, slot: Slot) {
         slot.is_warm.set(true);
     }
@@ -231,7 +232,7 @@ impl<L: Medium> Local<L> {
         Ok(())
     }
 
-    /// Writes the header that names the use that a slot holds from now on.
+    /// Writes the header that identifies the use that a slot holds from now on.
     pub(super) async fn write_header(&self, slot: &Slot, segment: u32, use_id: u64) -> Result<()> {
         let header = SlotHeader { uuid: self.uuid(), segment, use_id };
         self.medium.append(SegmentId(slot.number), 0, header.encode()).await
@@ -260,8 +261,8 @@ impl<L: Medium> Local<L> {
         self.medium.read(SegmentId(slot.number), HEADER_BYTES + offset, buffer).await
     }
 
-    /// Returns the offset in segment 0 of a superblock slot of the drive: each lies in a half of
-    /// its own.
+    /// Returns the offset in segment 0 of a superblock slot of the drive. Each is stored in a half
+    /// of its own.
     fn superblock_offset(&self, slot: u32) -> u32 {
         self.segment_bytes / 2 / HEADER_BYTES * HEADER_BYTES * slot
     }

@@ -1,5 +1,5 @@
-//! A drive in a bucket as a medium: appends and syncs go to the journal, reads come from there or
-//! from the bucket.
+//! A drive in a bucket as a medium: appends and syncs go to the journal, and reads are served from
+//! the journal or from the bucket.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ impl Drop for Appending<'_> {
     }
 }
 
-/// A use that is being given another number, until this is dropped.
+/// A use that is being renumbered, until this is dropped.
 struct Moving<'a>(&'a Use);
 
 impl Drop for Moving<'_> {
@@ -64,8 +64,8 @@ const PAGE: u32 = 4096;
 /// Zeroes that are written to a slot at a time.
 const ZERO_BYTES: u32 = 1 << 20;
 
-/// A slot that was used before counts as written except for one in this many bytes, at the end: the
-/// end of a segment may stay unused.
+/// Divisor of the slot length: the page this far before the end shows whether a slot was written.
+/// The end itself may be unused.
 const LOOK_DIVISOR: u32 = 16;
 
 impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
@@ -97,7 +97,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     }
 
     /// Returns the error of an append that fails because the bucket does not answer while the drive
-    /// is being closed: nothing is wrong with the segment.
+    /// is being closed. The segment itself is intact.
     fn as_full(&self, error: Error) -> Error {
         if !self.store.is_ending() || error.kind() == ErrorKind::Poisoned {
             return error;
@@ -105,7 +105,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Error::new(ErrorKind::NoSpace, "the journal cannot take more").caused_by(error)
     }
 
-    /// Waits until the journal may take more bytes that are not in the bucket. A drive that is
+    /// Waits until the journal may accept more bytes that are not in the bucket. A drive that is
     /// being closed need not wait: it has few bytes left, and they belong in the journal.
     async fn room(&self, bytes: u64) -> Result<Room<'_, L, S, C>> {
         let has_room = || {
@@ -181,7 +181,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             self.reading.verify(place, chunk, &buffer);
             self.local.append(&slot, chunk.offset, Arc::new(buffer), false).await?;
         }
-        // The header vouches for the whole slot. An earlier slot of the use must not be found
+        // The header vouches for the entire slot. An earlier slot of the use must not be found
         // again.
         self.local.erase_dropped().await?;
         self.sync_local().await?;
@@ -193,7 +193,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     }
 
     /// Changes the number of a use before an append overwrites bytes of it that are in the bucket:
-    /// remains of batches that were never durable. The whole use is uploaded again.
+    /// remains of batches that were never durable. The entire use is uploaded again.
     async fn rename(&self, old: &Rc<Use>, slot: Rc<Slot>) -> Result<(Rc<Use>, Rc<Slot>)> {
         old.is_moving.set(true);
         let _moving = Moving(old);
@@ -222,7 +222,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     async fn free_slot(&self, durably: bool) -> Result<Slot> {
         loop {
             self.check()?;
-            // A sync costs less than the use of a slot that is not warm.
+            // A sync costs less than the use of a cold slot.
             let reclaims = durably && !self.local.has_warm() && self.local.can_reclaim();
             if !reclaims && let Some(slot) = self.local.allocate(durably) {
                 return Ok(slot);
@@ -251,11 +251,11 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         }
     }
 
-    /// Makes a slot warm, unless there is one, for the next segment that is begun by a durable
-    /// append.
+    /// Warms a slot for the next segment that is begun by a durable append, unless a warm slot
+    /// exists.
     async fn prepare(&self) -> Result<()> {
         let prepared = self.warm_slot().await;
-        // The slot is free again, and a task may wait for it.
+        // The slot is free again, and a task may be waiting for it.
         self.progress.wake_all();
         prepared
     }
@@ -266,7 +266,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         }
         let Some(slot) = self.local.take_cold() else { return Ok(()) };
         let segment_bytes = self.local.segment_bytes();
-        // Bytes of an earlier process there serve as well as zeroes.
+        // Bytes that an earlier process left there serve as well as zeroes.
         let at = segment_bytes / PAGE / LOOK_DIVISOR * (LOOK_DIVISOR - 1) * PAGE;
         let page = AlignedBuffer::zeroed(PAGE as usize);
         let (page, read) = self.local.read(&slot, at, page).await;
@@ -320,12 +320,12 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     ///
     /// # Errors
     /// `Poisoned`; the error of a commit that fails meanwhile, if the drive is being closed or
-    /// unless `is_patient`; `Io` if the time for closing is over.
+    /// unless `is_patient`; `Io` if the time for closing has expired.
     pub(super) async fn until_committed(&self, is_patient: bool) -> Result<()> {
         if !self.has_changes() && self.counted_cut.get() == self.cut.get() {
             return self.check();
         }
-        // A commit that was cut before may lack operations that have completed since.
+        // A commit that was cut earlier may lack operations that have completed since.
         let needed = self.cut.get() + 1;
         self.superblocks_changed.set(true);
         self.hurry();

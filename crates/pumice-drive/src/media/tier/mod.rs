@@ -1,12 +1,12 @@
-//! A drive in a bucket: a medium whose segments lie in a local journal, in an object store, or in
-//! both.
+//! A drive in a bucket: a medium whose segments are stored in a local journal, in an object store,
+//! or in both.
 //!
 //! * `store`: the interface of an object store, and retries.
 //! * `object`: names and bytes of the objects, and of the journal's state. `history`: finding the
 //!   newest ones.
-//! * `local`: the journal. `uses`, `ranges`: where bytes are.
-//! * `state`, `medium`: the drive while it is open for writing. `opening`, `commits`: its start,
-//!   and its way to the bucket.
+//! * `local`: the journal. `uses`, `ranges`: the locations of bytes.
+//! * `state`, `medium`: the drive while it is open for writing. `opening`, `commits`: how it is
+//!   opened, and how its changes reach the bucket.
 //! * `view`: the drive for reading. `following`: its next image. `reading`: reads from the bucket.
 //!
 //! ```text
@@ -17,10 +17,10 @@
 //!       +-------------------------------+
 //! ```
 //!
-//! A commit is an image of the medium as a power loss could have left it: recovery from the bucket
-//! is recovery after a power loss. See `docs/objects.md`, which has the format and the argument.
+//! A commit is an image of the medium as a power loss could have left it, so recovery from the
+//! bucket is recovery after a power loss. See `docs/objects.md` for the format and the argument.
 //!
-//! The tier knows nothing of drives, batches or LBAs.
+//! The tier has no notion of drives, batches or LBAs.
 
 mod commits;
 mod following;
@@ -57,8 +57,8 @@ use crate::base::clock::Spawn;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
 use crate::crypt::Cipher;
 
-/// A drive in a bucket, open for writing. Its commits are made by a task on `C`, which ends when
-/// this is dropped; [`finish`](Tier::finish) makes the last one.
+/// A drive in a bucket, open for writing. A task on `C` makes its commits and ends when this is
+/// dropped; [`finish`](Tier::finish) makes the last commit.
 pub struct Tier<L, S, C> {
     state: Rc<State<L, S, C>>,
     cipher: Cipher,
@@ -71,7 +71,7 @@ pub struct Shape {
     pub uuid: Uuid,
     /// Bytes of a segment: a multiple of 4096, from 64 KiB to 1 GiB.
     pub segment_bytes: u32,
-    /// Segments that the journal has room for, at least 16.
+    /// Number of segments that fit in the journal, at least 16.
     pub slots: u32,
 }
 
@@ -83,11 +83,11 @@ impl Shape {
 }
 
 impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L, S, C> {
-    /// Creates an empty drive in a bucket, with an empty medium as its journal. `nonce` was drawn
-    /// for this opening and never used before.
+    /// Creates an empty drive in a bucket, with an empty medium as its journal. `nonce` must be
+    /// drawn for this opening and never have been used before.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is a drive, or the journal is not empty; `Unsupported` if the store
+    /// `AlreadyExists` if a drive exists, or the journal is not empty; `Unsupported` if the store
     /// does not create objects exclusively; `InvalidInput` if the journal is too small; errors of
     /// the store and the medium.
     pub async fn create(
@@ -108,16 +108,16 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
     /// created. `host` is the name of this machine, for messages on other machines.
     ///
     /// # Errors
-    /// `NotFound` if there is no drive; `NotADrive` if the medium is no journal; `Busy` if another
-    /// machine has opened the drive since; `InvalidInput` if the journal is older than the bucket,
-    /// or belongs to another drive; errors of the store and the medium.
+    /// `NotFound` if there is no drive; `NotADrive` if the medium is not a journal; `Busy` if
+    /// another machine has opened the drive since; `InvalidInput` if the journal is older than the
+    /// bucket, or belongs to another drive; errors of the store and the medium.
     pub async fn open(journal: L, store: S, clock: C, nonce: Uuid, host: &str) -> Result<Self> {
         Ok(Self::start(State::open(journal, store, clock, nonce, host).await?))
     }
 
     /// Opens a drive in a bucket with an empty medium of `slots` segments as its journal. A journal
-    /// on another machine becomes useless: its changes that are not in the bucket are not part of
-    /// the drive.
+    /// on another machine becomes useless: those of its changes that are not in the bucket are not
+    /// part of the drive.
     ///
     /// # Errors
     /// `NotFound` if there is no drive; `AlreadyExists` if the journal is not empty; `Busy` if
@@ -133,13 +133,14 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
         Ok(Self::start(State::take_over(journal, store, clock, slots, nonce, options).await?))
     }
 
-    /// Opens a drive in a bucket with its journal, to read the data of both. Claims nothing, writes
-    /// nothing, and asks the store only for the data that is read. If `fenced`, also accepts a
-    /// journal after another machine has taken the drive over: with the journal's changes that are
-    /// not in the bucket, and without the objects that the other machine has deleted.
+    /// Opens a drive in a bucket with its journal, to read the data of both. Makes no claim, writes
+    /// nothing, and requests from the store only the data that is read. If `fenced`, also accepts a
+    /// journal after another machine has taken over the drive. The view then includes the journal's
+    /// changes that are not in the bucket, and lacks the objects that the other machine has
+    /// deleted.
     ///
     /// # Errors
-    /// As [`open`](Tier::open).
+    /// The errors of [`open`](Tier::open).
     pub async fn open_to_read(journal: L, store: S, clock: C, fenced: bool) -> Result<Self> {
         let state = Rc::new(State::open_to_read(journal, store, clock, fenced).await?);
         Ok(Self { state, cipher: Cipher::default() })
@@ -153,11 +154,11 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
         Self { state, cipher: Cipher::default() }
     }
 
-    /// Commits everything that has completed. Gives up once the store has refused for ten seconds,
-    /// or was silent for a minute; the journal then has everything.
+    /// Commits everything that has completed. Fails once the store has refused for ten seconds, or
+    /// has not responded for a minute; the journal then has everything.
     ///
     /// # Errors
-    /// Errors of the store and the journal; `Poisoned` if another machine has taken the drive over.
+    /// Errors of the store and the journal; `Poisoned` if another machine has taken over the drive.
     pub async fn finish(&self) -> Result<()> {
         if self.state.is_for_reading.get() {
             return Ok(());
@@ -169,7 +170,7 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
     }
 }
 
-/// The end of a drive, until this is dropped: a drive that could not be finished continues.
+/// The closing of a drive, until this is dropped. A drive that could not be finished continues.
 struct Ending<'a, S, C>(&'a Patient<S, C>);
 
 impl<S, C> Drop for Ending<'_, S, C> {
@@ -180,7 +181,7 @@ impl<S, C> Drop for Ending<'_, S, C> {
 
 impl<L, S, C> Drop for Tier<L, S, C> {
     fn drop(&mut self) {
-        // A commit under way is abandoned: its task must release the journal.
+        // A commit in progress is abandoned: its task must release the journal.
         self.state.is_closing.set(true);
         self.state.wake();
     }
@@ -198,11 +199,11 @@ impl<L: Medium, S: Store, C: Spawn> Tier<L, S, C> {
     }
 }
 
-/// Returns the place of the bucket whose drive has this medium as its journal; `None` if the medium
-/// is no journal.
+/// Returns the location of the bucket whose drive has this medium as its journal; `None` if the
+/// medium is not a journal.
 ///
 /// # Errors
-/// `Unsupported` if a newer version has made the journal; errors of the medium.
+/// `Unsupported` if a newer version created the journal; errors of the medium.
 pub async fn place_of<L: Medium>(medium: &L) -> Result<Option<String>> {
     match local::find_journal(medium).await? {
         Ok(journal) => Ok(Some(journal.place)),
@@ -212,10 +213,10 @@ pub async fn place_of<L: Medium>(medium: &L) -> Result<Option<String>> {
 }
 
 /// Returns the identity of the drive to which a journal belongs, from a superblock slot of the
-/// journal; `None` if the slot holds no journal.
+/// journal; `None` if the slot does not hold a journal.
 ///
 /// # Errors
-/// `Unsupported` if a newer version has made the journal.
+/// `Unsupported` if a newer version created the journal.
 pub fn journal_in(superblock: &[u8]) -> Result<Option<Uuid>> {
     match object::Journal::decode(superblock) {
         Ok(journal) => Ok(Some(journal.uuid)),
@@ -224,7 +225,7 @@ pub fn journal_in(superblock: &[u8]) -> Result<Option<Uuid>> {
     }
 }
 
-/// Refuses segments of another size than in the bucket.
+/// Refuses segments whose size differs from that in the bucket.
 fn check_geometry(geometry: Geometry, segment_bytes: u32) -> Result<()> {
     if geometry.segment_bytes != segment_bytes {
         let what = format!("segments have {segment_bytes} bytes in the bucket, not {geometry:?}");

@@ -8,7 +8,7 @@
 //! s/<segment>/<use>/<offset>-<bytes>-<epoch>      a chunk: bytes of a segment as they are
 //! ```
 //!
-//! Decoders take untrusted bytes: they never panic and allocate no more than the input justifies.
+//! Decoders accept untrusted bytes: they never panic and allocate no more than the input justifies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,19 +34,19 @@ const CHECKSUM_AT: usize = 16;
 /// Longest name of a host in a claim.
 pub(super) const HOST_BYTES_MAX: usize = 64;
 
-/// Nonces of claims that a journal remembers. Far more than consecutive openings that fail, and few
-/// enough for a page.
+/// Nonces of claims that a journal remembers. Far more than the number of consecutive openings that
+/// fail, and few enough for a page.
 pub(super) const NONCES_MAX: usize = 64;
 
-/// Longest place of a bucket, in bytes.
+/// Longest location of a bucket, in bytes.
 pub(super) const PLACE_BYTES_MAX: usize = 1024;
 
-/// Highest epoch and highest number of a commit: no drive reaches them, and sums of them are far
-/// from an overflow.
+/// Highest epoch and highest commit number. No drive reaches them, and sums of them are far from an
+/// overflow.
 pub(super) const EPOCH_MAX: u32 = 1 << 30;
 pub(super) const NUMBER_MAX: u64 = 1 << 48;
 
-/// Most slots of a journal: 2^54 bytes of the largest segments.
+/// Maximum number of slots of a journal: 2^54 bytes of the largest segments.
 const SLOTS_MAX: u32 = 1 << 24;
 
 /// Longest lag: a day.
@@ -78,8 +78,8 @@ impl Chunk {
     }
 }
 
-/// A segment in the bucket: the number of its use, and chunks in ascending order that do not
-/// overlap.
+/// A segment in the bucket: the number of its use, and its chunks in ascending order, without
+/// overlaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) use_id: u64,
@@ -129,7 +129,8 @@ pub(super) struct Commit {
     pub(super) id: CommitId,
     /// The commit that this one follows; 0, 0 for the first of a drive.
     pub(super) after: CommitId,
-    /// Number of the commit of this epoch that `changes` are relative to; 0 if to an empty medium.
+    /// Number of the commit of this epoch to which `changes` are relative; 0 if they are relative
+    /// to an empty medium.
     pub(super) base: u64,
     pub(super) superblocks: [Option<Arc<AlignedBuffer>>; SUPERBLOCK_SLOTS as usize],
     /// Segments that differ; `None` for empty ones.
@@ -140,12 +141,12 @@ pub(super) struct Commit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Journal {
     pub(super) uuid: Uuid,
-    /// Number of times that the state was written; the copy with the higher one counts.
+    /// Number of times that the state was written. The copy with the higher number counts.
     pub(super) revision: u64,
     pub(super) segment_bytes: u32,
     pub(super) slots: u32,
-    /// The claim with which this journal began: it never had the content of commits of earlier
-    /// epochs.
+    /// The claim with which this journal began. The journal never had the content of commits of
+    /// earlier epochs.
     pub(super) first_epoch: u32,
     /// The highest commit that may have been written from this journal.
     pub(super) intent: CommitId,
@@ -153,7 +154,7 @@ pub(super) struct Journal {
     pub(super) lag_ns: u64,
     pub(super) lag_bytes_max: u64,
     pub(super) is_durable_in_bucket: bool,
-    /// The place of the bucket, for the program that opens the journal.
+    /// The location of the bucket, for the program that opens the journal.
     pub(super) place: String,
     /// Nonces of the claims that were tried from this journal, the newest last.
     pub(super) nonces: Vec<Uuid>,
@@ -181,7 +182,7 @@ pub(super) fn epoch_of(name: &str) -> Option<u32> {
     u32::from_str_radix(epoch.filter(|_| numbers.iter().all(is_hexadecimal))?, 16).ok()
 }
 
-/// Returns whether a name is the name of a probe, an object that tests a store.
+/// Returns whether this is the name of a probe, an object that tests a store.
 pub(super) fn is_probe(name: &str) -> bool {
     let parts = name.strip_prefix("probe/").and_then(|rest| rest.split_once('-'));
     parts.is_some_and(|(nonce, attempt)| {
@@ -209,7 +210,7 @@ pub enum ObjectKind {
 /// fuzzers.
 ///
 /// # Errors
-/// `NotADrive`, `Corrupt` or `Unsupported` if the bytes are no such object.
+/// `NotADrive`, `Corrupt` or `Unsupported` if the bytes are not such an object.
 pub fn encode_again(kind: ObjectKind, bytes: &[u8], segment_bytes: u32) -> Result<Vec<u8>> {
     Ok(match kind {
         ObjectKind::Drive => DriveObject::decode(bytes)?.encode().to_vec(),

@@ -6,8 +6,9 @@
 //! take over:                              next claim -> newest commit -> first commit
 //! ```
 //!
-//! The search for the newest commit follows the claim: by then, every commit of earlier epochs that
-//! ever counts exists. Nothing is served before the first commit of the epoch counts.
+//! The search for the newest commit takes place after the claim: by then, every commit of earlier
+//! epochs that will ever count exists. Nothing is served before the first commit of the epoch
+//! counts.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,13 +29,14 @@ use super::uses::Use;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorContext, ErrorKind, Remedy, Result, ensure};
 use crate::media::{Medium, SUPERBLOCK_SLOTS};
 
-/// Concurrent creations of one object; exactly one must succeed.
+/// Number of concurrent creations of one object. Exactly one must succeed.
 const PROBES: usize = 8;
 
-/// Probes with an unknown outcome before the attempt is given up.
+/// Probes with an unknown outcome before the attempt is abandoned.
 const PROBE_ATTEMPTS: u32 = 3;
 
-/// Fewest slots: one for each stream that a drive writes, and as many for uploads.
+/// Minimum number of slots: one for each stream that a drive writes, and the same number for
+/// uploads.
 pub(super) const SLOTS_MIN: u32 = 16;
 
 impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
@@ -81,7 +83,7 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         check_claim(&journal, &newest)?;
         let options = Options { host: host.to_owned(), ..options_of(&journal) };
         let epoch = next_epoch(newest.epoch)?;
-        // An earlier copy of the journal must not shut out the journal that is in use.
+        // An earlier copy of the journal must not fence the journal that is in use.
         let before = history::newest_commit(&store, &drive, newest.epoch).await?;
         check_age(&journal, before.id)?;
         local.update(|journal| add_nonce(journal, newest.nonce, nonce)).await?;
@@ -95,9 +97,9 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         Ok(state)
     }
 
-    /// Opens a drive in a bucket with its journal, to read the data of both; if `fenced`, also
-    /// accepts a journal after another machine has taken the drive over, in its last state. Claims
-    /// nothing.
+    /// Opens a drive in a bucket with its journal, to read the data of both. If `fenced`, also
+    /// accepts a journal, in its last state, after another machine has taken over the drive. Makes
+    /// no claim.
     pub(super) async fn open_to_read(local: L, store: S, clock: C, fenced: bool) -> Result<Self> {
         let store = Patient::new(store, clock.clone());
         let drive = history::drive(&store).await?;
@@ -121,8 +123,8 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         Ok(state)
     }
 
-    /// Opens a drive in a bucket, with an empty medium as its journal: changes that other machines
-    /// have not committed are lost to it.
+    /// Opens a drive in a bucket, with an empty medium as its journal. Changes that other machines
+    /// have not committed are lost to the drive.
     pub(super) async fn take_over(
         local: L,
         store: S,
@@ -164,9 +166,9 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         Ok(())
     }
 
-    /// Takes over the uses in the bucket and in slots. Of two uses of a segment, keeps the later
-    /// one; if `is_fenced`, the one in a slot: the one in the bucket is of another machine, unless
-    /// the two are the same use, since bytes of a use do not change.
+    /// Adopts the uses in the bucket and in slots. Of two uses of a segment, retains the later one.
+    /// If `is_fenced`, retains the one in a slot: the one in the bucket belongs to another machine,
+    /// unless the two are the same use, since the bytes of a use do not change.
     fn adopt(&self, image: Newest, slots: Vec<(SlotHeader, Slot)>, is_fenced: bool) {
         let mut in_slots: BTreeMap<u32, (u64, Slot)> = BTreeMap::new();
         for (SlotHeader { segment, use_id, .. }, slot) in slots {
@@ -286,7 +288,7 @@ fn check_claim(journal: &Journal, newest: &Claim) -> Result<()> {
 }
 
 /// # Errors
-/// `InvalidInput` if the bucket has a commit that the journal does not know: the journal is an
+/// `InvalidInput` if the bucket has a commit that the journal does not record: the journal is an
 /// earlier copy.
 fn check_age(journal: &Journal, newest: CommitId) -> Result<()> {
     let is_known = newest <= journal.intent && newest.epoch >= journal.first_epoch;
@@ -313,7 +315,7 @@ async fn claim<S: Store, C: Clock>(
 /// Verifies that exactly one of several concurrent creations of an object succeeds.
 ///
 /// # Errors
-/// `Unsupported` if that does not hold; errors of the store.
+/// `Unsupported` if more or fewer succeed; errors of the store.
 async fn probe<S: Store, C: Clock>(store: &Patient<S, C>, nonce: Uuid) -> Result<()> {
     for attempt in 0..PROBE_ATTEMPTS {
         let name = format!("probe/{}-{attempt}", nonce.simple());

@@ -10,28 +10,29 @@ use crate::base::units::format_size;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Durable {
-    /// Once the journal has everything.
+    /// Once the journal has all data.
     #[default]
     Local,
-    /// Once a commit that counts has everything.
+    /// Once a counted commit has all data.
     Bucket,
 }
 
-/// The options of a drive in a bucket: stored in its journal when that is created.
+/// The options of a drive in a bucket. They are stored in the journal when it is created.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// How long a change may wait before it is committed, in nanoseconds.
     pub lag_ns: u64,
-    /// Bytes that may be in the journal alone, before they are uploaded: beyond that, appends wait.
+    /// Maximum bytes in the journal alone, before they are uploaded. Beyond that, appends wait.
     pub lag_bytes_max: u64,
     /// When a sync returns.
     pub durable: Durable,
-    /// The place of the bucket, at most 1024 bytes: stored in a new journal for the next opening.
+    /// The location of the bucket, at most 1024 bytes, stored in a new journal for the next
+    /// opening.
     pub place: String,
     /// Name of this host, for messages on other machines.
     pub host: String,
-    /// Whether the journal ends with the process, as one in memory does: data that is not in the
+    /// Whether the journal ends with the process, as one in memory does. Data that is not in the
     /// bucket by then is lost. Not stored in the journal.
     pub is_volatile: bool,
 }
@@ -67,7 +68,7 @@ pub struct Status {
     pub lag_ns: u64,
     /// How long a change waits before it is committed, in nanoseconds.
     pub lag_ns_max: u64,
-    /// Bytes of segments that the newest counted commit names.
+    /// Bytes of segments that the newest counted commit refers to.
     pub stored_bytes: u64,
     /// Epoch of the claim.
     pub epoch: u32,
@@ -91,12 +92,12 @@ pub struct Status {
 /// cause them.
 const LAG_NS_CALM: u64 = 15_000_000_000;
 
-/// Share of the limit of bytes in the journal alone above which a drive is not healthy: an alert
-/// before writes wait.
+/// Percentage of the limit of bytes in the journal alone above which a drive is not healthy: raises
+/// an alert before writes wait.
 const ALERT_PERCENT: u64 = 75;
 
 impl Status {
-    /// Returns a message with the problem, if there is one, and whether the drive accepts no more
+    /// Returns a message with the problem, if there is one, and whether the drive no longer accepts
     /// writes.
     pub fn alert(&self) -> Option<(bool, String)> {
         if let Some(why) = &self.poison {

@@ -1,9 +1,9 @@
 //! Reads from the bucket, in lines that are cached in memory.
 //!
-//! The checksum of a chunk is verified whenever the whole chunk was read in one request. A chunk
-//! that differs is read a second time, then reported by name and returned as it is: batches, frames
-//! and maps have checksums of their own, so a damaged byte costs only the structure that it belongs
-//! to, if parity does not restore that.
+//! The checksum of a chunk is verified whenever the entire chunk was read in one request. A chunk
+//! that differs is read a second time, then reported by name and returned as it is. Batches, frames
+//! and maps have checksums of their own, so a damaged byte affects only the structure that it
+//! belongs to, unless parity restores that.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::store::{Patient, Store};
 use crate::base::checksum::crc64;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 
-/// Bytes of a line: a request costs about as much as the transfer of this much. Arbitrary within a
+/// Bytes of a line: a request costs about as much as transferring this much. Arbitrary within a
 /// factor of four.
 const LINE_BYTES: u32 = 256 << 10;
 
@@ -131,8 +131,8 @@ impl Reading {
         line: u32,
         last: u32,
     ) -> Result<Arc<[u8]>> {
-        // Chunks of one use that begin at the same place have the same bytes there, if the same
-        // writer made them: of two writers that continue one use, the commits of one do not count.
+        // Chunks of one use that begin at the same offset have the same bytes there, if the same
+        // writer made them: of two writers that continue one use, only one has commits that count.
         let key = |line| (segment, use_id, chunk.offset, chunk.epoch, line);
         if let Some(bytes) = self.lines.borrow().get(&key(line)) {
             let is_long =
@@ -150,7 +150,7 @@ impl Reading {
         let mut found = self.get(store, &name, start..end).await?;
         if start == 0 && end == chunk.bytes {
             if crc64(&found) != chunk.checksum {
-                // A disturbance of one read need not affect the next.
+                // A transient failure of one read need not affect the next.
                 found = self.get(store, &name, start..end).await?;
             }
             self.verify((segment, use_id), chunk, &found);

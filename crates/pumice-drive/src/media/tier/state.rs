@@ -1,5 +1,5 @@
-//! The state in memory of a drive in a bucket that is open for writing, and the changes of it that
-//! need no waiting: the segments, the next image, the counted one.
+//! The in-memory state of a drive in a bucket that is open for writing, and those of its changes
+//! that need no waiting: the segments, the next image, and the counted one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use crate::media::SUPERBLOCK_SLOTS;
 #[derive(Clone)]
 pub(super) enum Held {
     Use(Rc<Use>),
-    /// A use that is being begun; if no task holds the turn for that, the attempt was abandoned.
+    /// A use that is being begun. If no task holds the turn for that, the attempt was abandoned.
     Beginning,
 }
 
@@ -59,17 +59,18 @@ pub(super) struct State<L, S, C> {
     pub(super) appending_bytes: Cell<u64>,
     /// Commits that have failed.
     pub(super) failures: Cell<u64>,
-    /// Time of the oldest change that is in no counted commit and in none under way.
+    /// Time of the oldest change that is neither in a counted commit nor in one in progress.
     pub(super) changed_ns: Cell<Option<u64>>,
-    /// Time of the oldest change in the commit under way.
+    /// Time of the oldest change in the commit in progress.
     pub(super) committing_since_ns: Cell<Option<u64>>,
     /// Images cut, and images cut up to the newest counted commit.
     pub(super) cut: Cell<u64>,
     pub(super) counted_cut: Cell<u64>,
-    /// The newest counted commit; its image; the base of the next commit and its size in bytes.
+    /// The newest counted commit, its image, and the base of the next commit with its size in
+    /// bytes.
     pub(super) counted: Cell<CommitId>,
     pub(super) index: RefCell<Index>,
-    /// Bytes of the chunks that the image names.
+    /// Bytes of the chunks that the image refers to.
     pub(super) stored_bytes: Cell<u64>,
     pub(super) base: Cell<(u64, usize)>,
     /// Segments that differ from the base.
@@ -78,20 +79,20 @@ pub(super) struct State<L, S, C> {
     pub(super) operations: Cell<u64>,
     /// The error of the last failed commit.
     pub(super) failure: RefCell<Option<String>>,
-    /// The reason why nothing can be written any more.
+    /// The reason why no more writes are possible.
     pub(super) poison: RefCell<Option<String>>,
-    /// Whether that reason is a commit that may or may not have arrived.
+    /// Whether the reason is a commit that may or may not have arrived.
     pub(super) is_uncertain: Cell<bool>,
     pub(super) is_closing: Cell<bool>,
     pub(super) is_for_reading: Cell<bool>,
-    /// Commits are wanted now rather than after the lag.
+    /// Whether a commit is requested now instead of after the lag.
     pub(super) is_urgent: Cell<bool>,
     /// Turns of the tasks that begin uses, and of the tasks that commit.
     pub(super) beginning: Line,
     pub(super) committing: Line,
     /// Uses whose header was written but not covered by a sync yet.
     pub(super) new_headers: RefCell<Vec<Rc<Use>>>,
-    /// Woken when there is something to commit.
+    /// Woken when there are changes to commit.
     pub(super) wanted: WaitQueue,
     /// Woken when a commit counts, or when no further commit will count.
     pub(super) progress: WaitQueue,
@@ -146,7 +147,7 @@ impl<L, S, C> State<L, S, C> {
     }
 
     /// # Errors
-    /// `Poisoned` if another machine has taken the drive over, or the journal failed.
+    /// `Poisoned` if another machine has taken over the drive, or the journal failed.
     pub(super) fn check(&self) -> Result<()> {
         match &*self.poison.borrow() {
             None => Ok(()),
@@ -154,7 +155,7 @@ impl<L, S, C> State<L, S, C> {
         }
     }
 
-    /// Starts the limit of time for the bucket to answer, because the drive is being closed.
+    /// Starts the time limit for an answer of the bucket, because the drive is being closed.
     pub(super) fn begin_ending(&self)
     where
         S: Store,
@@ -164,8 +165,8 @@ impl<L, S, C> State<L, S, C> {
         self.wake();
     }
 
-    /// Returns the error of an operation that waits for the bucket and fails as the drive is
-    /// closed.
+    /// Returns the error of an operation that waits for the bucket and fails because the drive is
+    /// being closed.
     pub(super) fn lacking(&self, kind: ErrorKind, error: Error) -> Error {
         let (is_poisoned, is_uncertain) = (self.check().is_err(), self.is_uncertain.get());
         if is_poisoned && !is_uncertain {
@@ -212,13 +213,13 @@ impl<L, S, C> State<L, S, C> {
         }
     }
 
-    /// Notes a read or a write of a use.
+    /// Records a read or a write of a use.
     pub(super) fn touch(&self, used: &Use) {
         self.operations.set(self.operations.get() + 1);
         used.touched.set(self.operations.get());
     }
 
-    /// Notes a change of a segment, or of a superblock if `None`.
+    /// Records a change of a segment, or of a superblock if `None`.
     pub(super) fn note_change(&self, segment: Option<u32>, now_ns: u64) {
         match segment {
             Some(segment) => _ = self.changed.borrow_mut().insert(segment),
@@ -234,14 +235,14 @@ impl<L, S, C> State<L, S, C> {
         self.superblocks_changed.get() || !self.changed.borrow().is_empty()
     }
 
-    /// Asks for a commit now.
+    /// Requests a commit now.
     pub(super) fn hurry(&self) {
         self.is_urgent.set(true);
         self.wanted.wake_all();
     }
 
-    /// Replaces the content of a segment; `None` for nothing, `Beginning` as a placeholder for a
-    /// use.
+    /// Replaces the content of a segment; `None` for an empty segment, `Beginning` as a placeholder
+    /// for a use.
     pub(super) fn hold(&self, segment: u32, held: Option<Held>) {
         let before = match held {
             Some(held) => self.segments.borrow_mut().insert(segment, held),
@@ -252,7 +253,7 @@ impl<L, S, C> State<L, S, C> {
         }
     }
 
-    /// Forgets the dirty bytes of a use that ends: they are not uploaded any more.
+    /// Forgets the dirty bytes of a use that ends. They are not uploaded any more.
     fn forget_dirty(&self, ended: &Use) {
         let bytes = ended.dirty.take().bytes();
         let left = self.dirty_bytes.get().checked_sub(bytes);
@@ -290,7 +291,7 @@ impl<L, S, C> State<L, S, C> {
     }
 
     /// Drops the slot of the least recently touched use that is in the bucket. A use that is being
-    /// read or uploaded keeps its slot, or two slots could hold one use.
+    /// read or uploaded retains its slot; otherwise two slots could hold one use.
     pub(super) fn evict(&self) -> Evicted {
         let index = self.index.borrow();
         let is_counted = |used: &Use| {

@@ -1,12 +1,12 @@
-//! The store of objects, and the handling of its failures.
+//! The object store, and the handling of its failures.
 //!
 //! A store is a map from names to immutable bytes. The protocol needs one conditional operation,
 //! [`Store::put_if_absent`], once per opening, and reads that see every earlier write. It does not
-//! rely on lists: they serve to find unreferenced objects.
+//! rely on listings: they only serve to find unreferenced objects.
 //!
-//! An operation that fails may have taken effect, or take effect at any later time. That is why
-//! every name is written with one content only: repeating a write is harmless, and so is a write
-//! that arrives late.
+//! An operation that fails may have taken effect, or may take effect at any later time. Therefore
+//! every name is always written with the same content: repeating a write is harmless, and so is a
+//! write that arrives late.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -19,25 +19,26 @@ use serde::{Deserialize, Serialize};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 
-/// Pause after the first failure of an operation; it doubles up to [`PAUSE_NS_MAX`]. Arbitrary: the
-/// order of a round trip to a remote store.
+/// Pause after the first failure of an operation; it doubles up to [`PAUSE_NS_MAX`]. Arbitrary: on
+/// the order of a round trip to a remote store.
 const PAUSE_NS: u64 = 100_000_000;
 
-/// Longest pause between attempts: the longest time until work resumes after an outage. Arbitrary.
+/// Longest pause between attempts, and so the longest time until work resumes after an outage.
+/// Arbitrary.
 const PAUSE_NS_MAX: u64 = 5_000_000_000;
 
-/// Attempts of an operation where giving up is possible: about ten seconds.
+/// Attempts of an operation that may be abandoned: about ten seconds.
 const ATTEMPTS: u32 = 8;
 
-/// How long the end of a drive waits for a store whose requests fail, in nanoseconds: service
+/// How long the closing of a drive waits for a store whose requests fail, in nanoseconds: service
 /// managers allow a server a minute or two to end.
 const REFUSED_NS: u64 = 10_000_000_000;
 
-/// How long the end of a drive waits for a store that neither answers nor fails: the time that four
-/// of the largest objects take in parallel at 5 Mbit/s.
+/// How long the closing of a drive waits for a store that neither answers nor fails, in
+/// nanoseconds: the time to transfer four of the largest objects in parallel at 5 Mbit/s.
 const SILENT_NS: u64 = 60_000_000_000;
 
-/// An object in a list.
+/// An object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Name of the object.
@@ -67,7 +68,7 @@ pub trait Store {
         bytes: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<bool>>;
 
-    /// Reads an object or a range, which must lie within the object. `None` if there is no such
+    /// Reads an object or a range, which must be within the object. `None` if there is no such
     /// object.
     fn get(
         &self,
@@ -94,7 +95,7 @@ pub struct Requests {
     pub puts: u64,
     /// Reads, and checks whether an object exists.
     pub gets: u64,
-    /// Lists.
+    /// Listings.
     pub lists: u64,
     /// Deletions.
     pub deletes: u64,
@@ -109,7 +110,7 @@ pub struct Requests {
 pub(super) enum Patience {
     /// For about ten seconds, or not at all if repeating cannot help: nothing is served yet.
     Limited,
-    /// Until it succeeds. Hosts wait meanwhile, as they do for any slow disk: an error would look
+    /// Until it succeeds. Hosts wait meanwhile, as they do for any slow disk; an error would look
     /// like damage to the drive.
     Endless,
 }
@@ -119,11 +120,11 @@ pub(super) struct Patient<S, C> {
     store: S,
     clock: C,
     patience: Cell<Patience>,
-    /// When the end of the drive began; `None` unless it is being closed.
+    /// When the closing of the drive began; `None` unless it is being closed.
     ending_since_ns: Cell<Option<u64>>,
     /// When a request last succeeded.
     answered_ns: Cell<u64>,
-    /// Woken when an attempt has ended, or the end of the drive begins.
+    /// Woken when an attempt has ended, or when the closing of the drive begins.
     changed: WaitQueue,
     requests: Cell<Requests>,
     /// The last failure, until an operation succeeds.
@@ -131,12 +132,12 @@ pub(super) struct Patient<S, C> {
 }
 
 impl<S, C> Patient<S, C> {
-    /// Sets how often operations are repeated, including operations under way.
+    /// Sets how often operations are repeated, including operations in progress.
     pub(super) fn set_patience(&self, patience: Patience) {
         self.patience.set(patience);
     }
 
-    /// Cancels the end of the drive: it continues.
+    /// Cancels the closing of the drive, which then continues.
     pub(super) fn go_on(&self) {
         self.ending_since_ns.set(None);
     }
@@ -169,8 +170,8 @@ impl<S: Store, C: Clock> Patient<S, C> {
         self.trouble.borrow().clone()
     }
 
-    /// Begins the end of the drive: operations, including those under way, end once the store has
-    /// not answered for a while.
+    /// Begins the closing of the drive: operations, including those in progress, end once the store
+    /// has not answered for a while.
     pub(super) fn begin_ending(&self) {
         if !self.is_ending() {
             self.ending_since_ns.set(Some(self.clock.now_ns()));
@@ -178,7 +179,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
         }
     }
 
-    /// Returns the time after which nothing waits any more, if the drive is being closed.
+    /// Returns the time after which no operation waits any more, if the drive is being closed.
     fn deadline_ns(&self) -> Option<u64> {
         let since_ns = self.ending_since_ns.get()?.max(self.answered_ns.get());
         let is_refused = self.trouble.borrow().is_some();
@@ -269,7 +270,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
         .await
     }
 
-    /// Writes an object unless it exists. Returns whether it has this content afterwards: any
+    /// Writes an object unless it exists. Returns whether it has this content afterwards. Any
     /// answer other than success proves nothing, because an earlier attempt may have written the
     /// object.
     pub(super) async fn claim(&self, name: &str, bytes: &Arc<AlignedBuffer>) -> Result<bool> {
@@ -323,7 +324,8 @@ impl<S: Store, C: Clock> Patient<S, C> {
         .await
     }
 
-    /// Returns the objects below `prefix`; see [`Store::list`]. Tries once: nothing depends on it.
+    /// Returns the objects below `prefix`; see [`Store::list`]. Tries once, since nothing depends
+    /// on it.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         self.count(|requests| requests.lists += 1);
         self.store.list(prefix).await
@@ -340,7 +342,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
     }
 }
 
-/// Returns whether repeating cannot help.
+/// Returns whether repeating the operation cannot help.
 fn is_final(error: &Error) -> bool {
     matches!(
         error.kind(),

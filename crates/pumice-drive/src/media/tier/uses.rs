@@ -1,6 +1,6 @@
 //! Uses of segments. A use lasts from an append at offset 0 to the next one, or to a discard. It
-//! has a number that is never reused, lies in a slot of the journal, in chunks in the bucket, or in
-//! both, and its bytes in the bucket never change.
+//! has a number that is never reused. It is stored in a slot of the journal, in chunks in the
+//! bucket, or in both, and its bytes in the bucket never change.
 //!
 //! ```text
 //! not written -- append completed --> dirty -- cut --> uploading -- commit counts --> clean
@@ -27,13 +27,13 @@ pub(super) struct Use {
     pub(super) written: RefCell<Ranges>,
     pub(super) dirty: RefCell<Ranges>,
     pub(super) uploading: RefCell<Ranges>,
-    /// Ranges that failed commits have tried to upload: they may be in the bucket, or arrive later.
+    /// Ranges that failed commits have tried to upload. They may be in the bucket, or arrive later.
     pub(super) tried: RefCell<Ranges>,
-    /// The chunks that the counted commit names.
+    /// The chunks that the counted commit refers to.
     pub(super) chunks: RefCell<Vec<Chunk>>,
     /// Ranges of appends in progress.
     pub(super) appending: RefCell<Vec<(u32, u32)>>,
-    /// Whether it is being given another number: appends wait.
+    /// Whether the use is being renumbered. Appends wait meanwhile.
     pub(super) is_moving: Cell<bool>,
     /// The time of its last read or write, in operations.
     pub(super) touched: Cell<u64>,
@@ -59,8 +59,8 @@ impl Use {
         }
     }
 
-    /// Returns a use that is in the bucket, and in a slot of an earlier process if there is one:
-    /// the bytes of such a slot that are in no chunk may be anything.
+    /// Returns a use that is in the bucket, and in a slot of an earlier process if there is one.
+    /// Bytes of such a slot that are in no chunk may have any value.
     pub(super) fn found(
         segment: u32,
         id: u64,
@@ -91,7 +91,7 @@ impl Use {
         self.is_inherited || self.written.borrow().overlaps(0, end)
     }
 
-    /// Returns whether bytes of a range are in the bucket, or may be, or are being uploaded.
+    /// Returns whether bytes of a range are in the bucket, may be there, or are being uploaded.
     pub(super) fn is_uploaded(&self, start: u32, end: u32) -> bool {
         let is_named = |chunk: &Chunk| chunk.offset < end && start < chunk.end();
         if self.tried.borrow().overlaps(start, end) {

@@ -1,4 +1,5 @@
-//! A drive in a bucket for reading, in the state of its newest commit, without claim and journal.
+//! A drive in a bucket, opened for reading in the state of its newest commit, without a claim or a
+//! journal.
 
 use std::cell::{Cell, RefCell};
 use std::future::ready;
@@ -16,15 +17,15 @@ use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::media::{Capabilities, Geometry, Medium, Remote};
 
-/// Searches for the newest commit, while a writer makes newer ones.
+/// Number of searches for the newest commit, while a writer makes newer ones.
 pub(super) const ATTEMPTS: u32 = 4;
 
 /// The newest image of a drive in a bucket. Refuses writes. If the drive is open for writing,
-/// objects that the image names may be deleted meanwhile. Bytes that have become part of a longer
-/// chunk are read from that; other reads then fail, and [`newer`](BucketView::newer) returns the
-/// image to continue with.
+/// objects that the image refers to may be deleted meanwhile. Bytes that have become part of a
+/// longer chunk are read from that chunk. Other reads then fail, and [`newer`](BucketView::newer)
+/// returns the image to continue with.
 pub struct BucketView<S, C> {
-    /// The place of the bucket, for messages.
+    /// The location of the bucket, for messages.
     pub place: String,
     pub(super) store: Rc<Patient<S, C>>,
     pub(super) drive: DriveObject,
@@ -33,7 +34,7 @@ pub struct BucketView<S, C> {
     pub(super) cipher: Cipher,
     /// A later image, for chunks that the writer has replaced by longer ones.
     pub(super) later: RefCell<Option<Rc<Newest>>>,
-    /// Whether bytes that the image names are not in the bucket any more.
+    /// Whether bytes that the image refers to are no longer in the bucket.
     pub(super) is_stale: Cell<bool>,
 }
 
@@ -76,7 +77,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
         self.newest.index.values().map(Entry::bytes).sum()
     }
 
-    /// Returns the names and lengths of the chunks that the image names.
+    /// Returns the names and lengths of the chunks that the image refers to.
     pub fn chunks(&self) -> impl Iterator<Item = (String, u64)> {
         self.newest.index.iter().flat_map(|(&segment, entry)| {
             let name = move |chunk: &super::object::Chunk| chunk.name(segment, entry.use_id);
@@ -93,7 +94,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
 /// Returns the newest image of a drive that may be written meanwhile.
 ///
 /// # Errors
-/// As [`history::newest_commit`].
+/// The errors of [`history::newest_commit`].
 pub(super) async fn newest_of<S: Store, C: Clock>(
     store: &Patient<S, C>,
     drive: &DriveObject,

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{Region, SECTOR_BYTES};
 
-/// Bytes at which every operation of some kind fails. A medium keeps its bad ranges through every
+/// Bytes at which every operation of some kind fails. A medium retains its bad ranges through every
 /// change of the [plan](super::FaultPlan), until a write heals them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRange {
@@ -27,13 +27,13 @@ pub struct BadRange {
 }
 
 impl BadRange {
-    /// Returns a range that cannot be read before it is written again, such as a sector whose write
-    /// was interrupted by a power loss.
+    /// Returns a range that cannot be read until it is rewritten, such as a sector whose write was
+    /// interrupted by a power loss.
     pub fn unreadable(region: Region, bytes: Range<u32>) -> Self {
         Self { region, bytes, fails_reads: true, fails_writes: false, heals: true }
     }
 
-    /// Returns a range that can be neither read nor written, ever.
+    /// Returns a range that can never be read or written.
     pub fn dead(region: Region, bytes: Range<u32>) -> Self {
         Self { region, bytes, fails_reads: true, fails_writes: true, heals: false }
     }

@@ -1,5 +1,5 @@
-//! Goal: a crash keeps every synced sector and may lose every other one; every fault strikes when
-//! its plan says; one seed repeats a run.
+//! Goal: a crash preserves every synced sector and may lose every other one; every fault strikes
+//! when the plan requires; a seed reproduces a run.
 //!
 //! Method: a memory medium under the layer, a clock that jumps to the next deadline when no task is
 //! ready, and many seeds where an outcome is random.
@@ -150,7 +150,7 @@ fn a_crash_keeps_what_was_synced_and_draws_the_rest_by_sector() {
         world.append(0, 8192, 8192, 2).unwrap();
         world.append(1, 4096, 4096, 3).unwrap();
         world.write_superblock(2).unwrap();
-        // Reads before the crash see everything.
+        // Reads before the crash see all writes.
         assert_eq!(sectors(&world.content(0))[..32], [[1; 16], [2; 16]].concat());
 
         let crash = world.crash();
@@ -405,7 +405,7 @@ fn a_discard_takes_effect_or_is_ignored() {
         assert_eq!(world.content(0)[0], 1);
         world.append(1, 0, 4096, 3).unwrap();
         world.sync().unwrap();
-        // Rolled back to the bytes that an ignored discard left there.
+        // The crash rolls this append back to the bytes that an ignored discard left there.
         world.append(0, 0, 4096, 2).unwrap();
         // A discard that took effect is not undone with the append before it.
         world.append(1, 0, 4096, 4).unwrap();
@@ -436,7 +436,7 @@ fn a_killed_process_leaves_the_cache_as_it_was() {
             8192 => kept += 1,
             _ => torn += 1,
         }
-        // The next process writes and syncs: then everything present is durable.
+        // The next process writes and syncs; then everything present is durable.
         let before = world.content(1);
         if seed % 2 == 0 {
             world.sync().unwrap();
@@ -563,7 +563,7 @@ fn a_durable_append_survives_a_crash_and_nothing_else_for_it() {
     for seed in 0..100 {
         let world = World::new(seed, FaultPlan::default());
         world.append(0, 0, 4096, 1).unwrap();
-        // Over volatile bytes, and next to them.
+        // The durable append overwrites volatile bytes and is adjacent to others.
         world.append(1, 0, 8192, 2).unwrap();
         world.append_durably(1, 4096, 4096, 3).unwrap();
         world.append(1, 8192, 4096, 4).unwrap();

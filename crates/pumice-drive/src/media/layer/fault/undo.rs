@@ -9,7 +9,7 @@
 //! Invariant: records are in the order in which the writes began, and a sector that became durable
 //! is never rolled back by an older record.
 //!
-//! This file does no I/O: it determines which sectors return to which bytes, and the layer writes
+//! This file does no I/O: it determines which sectors revert to which bytes, and the layer writes
 //! them.
 
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ impl Record {
     }
 }
 
-/// Sectors of one record that return to their earlier content.
+/// Sectors of one record that revert to their earlier content.
 #[derive(Debug)]
 pub(super) struct Rollback {
     pub(super) record: Record,
@@ -76,9 +76,9 @@ pub(super) struct UndoLog {
 }
 
 impl UndoLog {
-    /// Records that a write of the bytes `write` is about to replace `old`, the content of a range
-    /// of whole sectors that starts at `offset` and contains the write. Returns the number of the
-    /// write.
+    /// Records that the write of the bytes `write` is about to replace `old`, the content of a
+    /// range of whole sectors that starts at `offset` and contains the write. Returns the number of
+    /// the write.
     pub(super) fn begin(
         &mut self,
         region: Region,
@@ -150,7 +150,7 @@ impl UndoLog {
     }
 
     /// Draws the fate of the writes in progress, as in a crash, when the writing process has died.
-    /// A write that arrived whole counts as completed from now on.
+    /// A write that arrived completely counts as completed from now on.
     pub(super) fn kill(&mut self, random: &mut Random) -> (Vec<Rollback>, Crash) {
         let is_in_progress = |record: &Record| record.state == State::InProgress;
         let mut torn = Vec::new();
@@ -181,8 +181,8 @@ impl UndoLog {
     }
 
     /// Draws the fate of every unsynced write. Returns the rollbacks in the order in which to apply
-    /// them, newest first. Each write is kept, dropped, truncated after some sector, or scattered
-    /// (each sector kept or dropped), with equal probability.
+    /// them, newest first. Each write is preserved, dropped, truncated after some sector, or
+    /// scattered (each sector preserved or dropped), with equal probability.
     pub(super) fn crash(&mut self, random: &mut Random) -> (Vec<Rollback>, Crash) {
         draw_fates(std::mem::take(&mut self.records), random)
     }

@@ -1,5 +1,6 @@
-//! Goal: operations take the time of the requested device, no burst exceeds its limits, and nothing
-//! else changes. Method: virtual time, on memory, which takes no time, and on a slow medium.
+//! Goal: operations take as long as on the requested device, no burst exceeds its limits, and
+//! nothing else changes. Method: virtual time, on memory, which takes no time, and on a slow
+//! medium.
 
 use super::*;
 use crate::base::seed::random;
@@ -127,8 +128,8 @@ fn without_limits_nothing_waits() {
     assert_eq!(pipe.reserve(8, 1, 1), u64::MAX);
 }
 
-/// The bytes that a drive writes in a second of virtual time depend on the data: the speed of the
-/// medium divided by the share of the data that is stored.
+/// The number of bytes that a drive writes per second of virtual time depends on the data: the
+/// speed of the medium divided by the stored fraction of the data.
 #[test]
 fn a_drive_is_as_fast_as_its_data_compresses() {
     const BYTES: usize = 16 << 20;

@@ -1,13 +1,12 @@
 //! Goal: a drive closes in time while the bucket does not answer, reports the data that the bucket
-//! lacks, and calls nothing durable that is not; after a failed commit the next one is tried
-//! immediately.
-//! Method: stores that refuse everything, and stores that never answer, in virtual time; the
-//! journal loses power after the end.
+//! lacks, and never reports data as durable that is not; after a failed commit, the next one is
+//! tried immediately. Method: stores that refuse everything, and stores that never answer, in
+//! virtual time; the journal loses power after the drive is closed.
 
 use super::*;
 use crate::controller::NewSnapshot;
 
-/// Longest time until a drive is closed: a minute of silence, and the rest of the close.
+/// Longest time until a drive is closed: a minute without a response, and the rest of the close.
 const END_NS: u64 = 70_000_000_000;
 
 /// How a store fails.
@@ -28,7 +27,7 @@ impl Outage {
     }
 }
 
-/// Closes the drive, which must fail in time; returns the message.
+/// Closes the drive, which must fail in time, and returns the message.
 async fn close(world: &World, machine: &Machine) -> String {
     let closed = world.runtime.timeout(END_NS, machine.drive.close()).await;
     closed.expect("the close ends in time").unwrap_err().chain()
@@ -163,7 +162,7 @@ fn reads_of_the_bucket_do_not_keep_a_drive_from_closing() {
     }
 }
 
-/// A slow line, for example, may take almost a minute for an object.
+/// A slow connection, for example, may need almost a minute for an object.
 #[test]
 fn a_store_that_is_slow_is_waited_for() {
     let world = World::new(19);
@@ -196,7 +195,7 @@ fn a_view_that_is_closed_ends_nothing_of_its_drive() {
         let view = machine.drive.view("one", OpenOptions::default()).await.unwrap();
         view.close().await.unwrap();
         drop(view);
-        // Longer than any end may take: the drive is not ending.
+        // This is longer than any closing may take, but the drive is not closing.
         machine.gate.stop();
         world.runtime.sleep_ns(600_000_000_000).await;
         machine.gate.resume();

@@ -1,7 +1,7 @@
-//! Goal: a follower shows the content of the newest counted commit, and never anything else: not a
-//! commit of a writer that was shut out, not a mixture of two images, not older data where an
-//! object is gone; and it writes nothing.
-//! Method: as the other tests here; the data read is compared with the writes that the disk has.
+//! Goal: a follower shows only the content of the newest counted commit: no commit of a fenced
+//! writer, no mixture of two images, no older data where an object is missing; and it writes
+//! nothing. Method: as in the other tests here. The data read is compared with the writes on the
+//! disk.
 
 use super::super::object::{Chunk, Claim, claim_name};
 use super::super::reading::Reading;
@@ -43,7 +43,7 @@ fn a_follower_shows_what_was_committed_last_and_writes_nothing() {
         let (mut view, mut drive) = world.follow().await;
         assert_eq!(prefix(&drive).await, 1);
         let mut written = 1;
-        // Of 600 commits, the next ones are deleted.
+        // The commits that follow the first of 600 are deleted.
         for commits in [1, 3, 600] {
             for _ in 0..commits {
                 written += 1;
@@ -64,7 +64,7 @@ fn a_follower_shows_what_was_committed_last_and_writes_nothing() {
     });
 }
 
-/// The end of an image that was abandoned must not end the store, which the next image uses.
+/// Dropping an abandoned image must not close the store, which the next image uses.
 #[test]
 fn an_image_that_is_left_takes_no_patience_from_the_next() {
     let world = World::new(24);
@@ -80,7 +80,7 @@ fn an_image_that_is_left_takes_no_patience_from_the_next() {
         let newer = view.newer().await.unwrap().expect("a newer image");
         drive.close().await.unwrap();
         drop((view, drive));
-        // Longer than a drive that is being closed waits for a silent store.
+        // A drive that is being closed would not wait this long for a silent store.
         world.runtime.sleep_ns(70_000_000_000).await;
         let (view, drive) = world.show(newer).await;
         assert_eq!(prefix(&drive).await, 2);
@@ -131,7 +131,7 @@ fn what_is_deleted_below_a_follower_is_an_error_and_never_other_data() {
         let (view, drive) = world.follow().await;
         let mut expected = vec![0; BLOCKS as usize];
         (1..=3000).for_each(|number| expected[block_of(number) as usize] = number);
-        // Everything moves.
+        // These writes move all data.
         for number in 3001..=40_000 {
             write(&machine.drive, number).await.unwrap();
         }
@@ -160,7 +160,7 @@ fn images_share_lines_of_one_writer_only() {
     world.run(async {
         let (client, _) = world.sim.client();
         let store = Patient::new(client, world.runtime.clone());
-        // Two machines have continued one use from the same place; one of them was shut out.
+        // Two machines have continued one use from the same offset; one of them was fenced.
         let content = |epoch: u32| vec![epoch as u8; BLOCK];
         let chunk = |epoch| {
             let checksum = crc64(&content(epoch));

@@ -1,14 +1,14 @@
 //! Goal: whatever happens to the local medium, the drive in the bucket is a prefix of the sequence
 //! of writes, no shorter than the newest counted commit; one of two writers is refused; nothing
-//! that a counted commit names is missing; nothing flushed is lost while the journal is there.
-//! Method: a [`World`] has a simulated store in virtual time, which verifies the bucket after each
-//! operation, and writers that write one block after the other, so that the content of the disk
-//! shows its length.
+//! that a counted commit refers to is missing; no flushed data is lost as long as the journal
+//! exists. Method: a [`World`] has a simulated store in virtual time, which verifies the bucket
+//! after each operation, and writers that write one block after the other, so that the content of
+//! the disk reveals the length of the prefix.
 //!
 //! * `ending`: closing in an outage, and commits that fail.
 //! * `following`: the next image of a reader.
 //! * `objects`: arbitrary bytes.
-//! * `remains`: remains of other machines and of earlier lives.
+//! * `remains`: remains of other machines and of earlier openings.
 //! * `store`: the simulated store.
 //! * `warm`: the speed of flushes.
 //! * `worlds`: outages, lost journals, and several writers at any moment.
@@ -87,7 +87,8 @@ impl World {
     }
 
     fn local(&self, journal: &MemMedium) -> Local {
-        // As on a block device without discard: the previous content of a slot shows up in it.
+        // In half of the worlds, the previous content of a slot reappears in it, as on a block
+        // device without discard.
         let keeps_old = self.seed.is_multiple_of(2);
         let discards_ignored = if keeps_old { Trigger::Probability(1.0) } else { Trigger::Never };
         let latency_ns = 0..=3_000_000;
@@ -100,7 +101,7 @@ impl World {
         Shape { uuid: Uuid::from_u128(7), segment_bytes: SEGMENT_BYTES, slots: SLOTS }
     }
 
-    /// Creates the drive; both its journal and the bucket have everything.
+    /// Creates the drive. Both its journal and the bucket have everything.
     async fn create(&self, journal: &MemMedium) -> Result<()> {
         let (client, _) = self.sim.client();
         let (local, clock) = (self.local(journal), self.runtime.clone());
@@ -160,7 +161,8 @@ fn content(number: u64) -> Vec<u8> {
     block
 }
 
-/// Returns the block that write `number` goes to: in random order, and each block often.
+/// Returns the block that write `number` goes to. The order is random, and each block is written
+/// often.
 fn block_of(number: u64) -> u64 {
     crate::base::seed::mix(number) % BLOCKS
 }
@@ -195,7 +197,7 @@ fn a_drive_whose_journal_is_lost_is_taken_over() {
     world.run(async {
         world.create(&journal).await.unwrap();
         let machine = world.open(&journal).await.unwrap();
-        // More than the journal has slots for.
+        // More writes than fit in the slots of the journal.
         for number in 1..=30_000 {
             write(&machine.drive, number).await.unwrap();
         }
@@ -259,7 +261,7 @@ fn an_earlier_copy_of_the_journal_is_refused() {
         let error = world.open(&copy).await.err().expect("the copy lacks a commit");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.chain().contains("older than the bucket"), "{}", error.chain());
-        // That does not shut out the journal that is in use.
+        // That does not fence the journal that is in use.
         write(&machine.drive, 3).await.unwrap();
         machine.drive.flush().await.unwrap();
         machine.tier.finish().await.unwrap();
@@ -391,7 +393,7 @@ fn what_earlier_epochs_have_left_is_swept() {
             }
             machine.drive.flush().await.unwrap();
             world.runtime.sleep_ns(10_000_000_000).await;
-            // A chunk whose writer was lost before the commit that would have named it.
+            // A chunk whose writer was lost before the commit that would have referred to it.
             world.sim.objects.borrow_mut().insert(
                 format!("s/{life:08x}/0000000000000001/00000000-00001000-00000001"),
                 Arc::from(&[0][..]),
@@ -435,7 +437,7 @@ fn an_old_header_never_vouches_for_the_bytes_of_another_use() {
             world.create(&journal).await.unwrap();
             let local = world.local(&journal);
             let tier = open_tier(&world, local.clone()).await;
-            // As many uses as slots: the first ones are given up for the last ones.
+            // There are as many uses as slots, so the first ones are evicted for the last ones.
             for segment in 0..SLOTS {
                 tier.append(SegmentId(segment), 0, page(1)).await.unwrap();
             }
@@ -458,8 +460,7 @@ fn an_old_header_never_vouches_for_the_bytes_of_another_use() {
     }
 }
 
-/// Returns the beginning of segment 30 after a power loss, before which something was done to a new
-/// drive.
+/// Returns the beginning of segment 30 after an operation on a new drive and a power loss.
 fn after_power_loss(
     seed: u64,
     doing: impl AsyncFnOnce(&World, &Tier<Local, Client, Runtime>),

@@ -1,6 +1,6 @@
-//! Goal: arbitrary bytes from a bucket or a journal lead to an error at worst.
-//! Method: every structure with each bit changed, which its checksum must notice; and with random
-//! bytes changed or cut off and a right checksum, which must not panic.
+//! Goal: arbitrary bytes from a bucket or a journal lead at worst to an error. Method: every
+//! structure with each bit changed, which its checksum must detect; and with random bytes changed
+//! or truncated and a valid checksum, which must not cause a panic.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ fn hostile_bytes_with_a_right_checksum_do_no_harm() {
             changed[16..24].copy_from_slice(&checksum);
             let _ = decode(kind, &changed);
             if let (3, Ok(journal)) = (kind, Journal::decode(&changed)) {
-                // The first uses of a decoded journal.
+                // The first operations on a decoded journal.
                 let _ = geometry(journal.segment_bytes, journal.slots).medium_bytes();
                 let _ = journal.encode();
             }

@@ -1,6 +1,6 @@
-//! Goal: remains of failed commits, earlier journals, probes and claims do no harm and delay
-//! nothing, and damaged objects in the bucket are named.
-//! Method: such remains, made by hand in the simulated store or on the local medium.
+//! Goal: remains of failed commits, earlier journals, probes and claims are harmless and delay
+//! nothing, and messages name damaged objects in the bucket. Method: such remains, created directly
+//! in the simulated store or on the local medium.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn commits_do_not_wait_for_what_is_swept() {
         let took_ns = world.runtime.now_ns() - begun_ns;
         assert!(took_ns < 2_000_000_000, "a commit took {took_ns} ns");
         assert!(count("s/") > 1000, "the rest is swept meanwhile");
-        // A closed drive deletes nothing any more.
+        // A closed drive deletes nothing.
         drop(tier);
         world.runtime.sleep_ns(1_000_000_000).await;
         let left = count("s/");
@@ -69,7 +69,7 @@ fn slots_of_an_earlier_journal_are_not_taken_for_those_of_a_new_one() {
     world.runtime.drop_tasks();
     world.sim.is_down.set(false);
     world.run(async {
-        // As `wipefs` does: the rest of the device stays as it is.
+        // Only the superblocks are erased, as by `wipefs`; the rest of the device is unchanged.
         for slot in 0..2 {
             let zeroes = AlignedBuffer::zeroed(crate::media::SUPERBLOCK_BYTES);
             journal.write_superblock(slot, zeroes).await.unwrap();
@@ -103,7 +103,7 @@ fn no_name_has_two_contents_after_a_failed_commit() {
         let segment = SegmentId(30);
         tier.append(segment, 0, page(1)).await.unwrap();
         tier.append(segment, BLOCK as u32, page(2)).await.unwrap();
-        // The chunk arrives, and the journal cannot note the commit.
+        // The chunk arrives, and the journal cannot record the commit.
         let superblock_no_space_errors = Trigger::Probability(1.0);
         local.set_plan(FaultPlan { superblock_no_space_errors, ..FaultPlan::default() });
         tier.finish().await.unwrap_err();

@@ -1,8 +1,8 @@
 //! A simulated object store in virtual time. Operations take time and complete out of order; they
-//! fail before their effect, after it, or long before a late effect; lists lag.
+//! fail before their effect, after it, or long before a late effect; listings lag.
 //!
-//! After each effect the store verifies the promises of the protocol: no name ever has two
-//! contents, and everything that the newest commit names exists.
+//! After each effect, the store verifies the promises of the protocol: no name ever has two
+//! contents, and everything that the newest commit refers to exists.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ pub(super) struct Faults {
     pub(super) late: u32,
     /// A 409 for a conditional creation although there is no such object.
     pub(super) conflict: u32,
-    /// A list without the objects written in the last minute, and with deleted objects.
+    /// A listing without the objects written in the last minute, and with deleted objects.
     pub(super) stale_list: u32,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Client {
     resumed: Rc<WaitQueue>,
 }
 
-/// Stops a client and lets it go on.
+/// Stops a client and lets it continue.
 #[derive(Clone)]
 pub(super) struct Gate {
     is_stopped: Rc<Cell<bool>>,
@@ -139,7 +139,7 @@ impl Sim {
         self.check(name);
     }
 
-    /// Verifies that the newest image is whole, if a change of `name` can have affected that.
+    /// Verifies that the newest image is complete, if a change of `name` can have affected that.
     fn check(&self, name: &str) {
         if !(name.starts_with("commits/") || name.starts_with("s/")) {
             return;
@@ -152,7 +152,7 @@ impl Sim {
         }
     }
 
-    /// Returns the chunks that the newest commit names.
+    /// Returns the chunks that the newest commit refers to.
     fn newest_chunks(&self) -> Vec<String> {
         let objects = self.objects.borrow();
         let Some((name, bytes)) = objects.iter().rfind(|(name, _)| name.starts_with("commits/"))
@@ -189,7 +189,7 @@ fn failure() -> Error {
 }
 
 impl Client {
-    /// Waits until the client may go on; applies the late effects that are due by then.
+    /// Waits until the client may continue, and applies the late effects that are due by then.
     async fn pass(&self) {
         self.resumed.wait_for(|| (!self.is_stopped.get()).then_some(())).await;
         let now_ns = self.sim.runtime.now_ns();

@@ -1,7 +1,6 @@
-//! Goal: where a host flushes often, its durable appends go to bytes of the journal that were
-//! written before.
-//! Method: a layer below the tier that records the writes to each slot, and a host that flushes
-//! after each write.
+//! Goal: if a host flushes often, its durable appends go to bytes of the journal that were written
+//! before. Method: a layer below the tier that records the writes to each slot, and a host that
+//! flushes after each write.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,11 +9,11 @@ use super::super::ranges::Ranges;
 use super::*;
 use crate::media::layer::Layer;
 
-/// Records the writes.
+/// A layer that records the writes.
 struct Noting {
     inner: Local,
     written: RefCell<BTreeMap<u32, Ranges>>,
-    /// For each durable append, whether its whole range was written before.
+    /// For each durable append, whether its entire range was written before.
     durable: RefCell<Vec<bool>>,
 }
 

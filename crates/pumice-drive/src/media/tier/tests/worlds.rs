@@ -1,8 +1,8 @@
-//! Goal: the promises hold at any moment, whatever fails.
-//! Method: worlds from seeds. Each is a sequence of lives; a life writes for a random time and ends
-//! at any point at which its tasks wait: by a power loss of the journal, by its loss, or because
-//! another machine takes the drive over while the first one is stopped, to continue later. In some
-//! worlds, a flush waits for the bucket. After each life, an earlier copy of the journal is tried.
+//! Goal: the promises hold at any moment, whatever fails. Method: seeded worlds. Each is a sequence
+//! of lives. A life writes for a random time and ends at any point where its tasks wait: by a power
+//! loss of the journal, by its loss, or because another machine takes over the drive while the
+//! first one is stopped, to continue later. In some worlds, a flush waits for the bucket. After
+//! each life, an earlier copy of the journal is tried.
 
 use rand::RngExt;
 
@@ -10,7 +10,7 @@ use super::store::STORMY;
 use super::*;
 use crate::base::seed::random;
 
-/// Enough for each way of ending to meet each state; many more were run by hand.
+/// Enough for each kind of end to meet each state; many more were run by hand.
 const SEEDS: u64 = 8;
 
 const LIVES: u32 = 6;
@@ -27,7 +27,7 @@ struct Floor {
     committed: u64,
 }
 
-/// Writes in order, with an occasional flush, for as long as the machine lets it.
+/// Writes in order, with an occasional flush, as long as the machine permits.
 async fn work(machine: &Machine, first: u64, floor: &Cell<Floor>, seed: u64) {
     let mut random = random(seed);
     for number in first.. {
@@ -74,7 +74,7 @@ fn live(world: &World, between: &mut Between, seed: u64) {
     world.run(world.runtime.timeout(for_ns, work(&machine, found + 1, &now, seed)));
     between.floor = now.get();
     if random.random_range(0..3) == 0 {
-        // The journal keeps its synced bytes.
+        // The journal retains its synced bytes.
         world.run(local.crash()).unwrap();
     } else {
         lose_journal(world, between, &machine, seed);
@@ -96,7 +96,7 @@ fn refuse(world: &World, copy: &MemMedium) {
     }
 }
 
-/// Opens the drive, which a storm may make fail a few times.
+/// Opens the drive. A storm may make this fail a few times.
 fn open(world: &World, journal: &MemMedium) -> (Local, Machine) {
     for _ in 0..ATTEMPTS {
         let local = world.local(journal);
@@ -119,7 +119,7 @@ fn take_over(world: &World, journal: &mut MemMedium) -> Machine {
     panic!("a drive can be taken over");
 }
 
-/// Lets another machine take the drive over while the first one is stopped; the first one continues
+/// Lets another machine take over the drive while the first one is stopped. The first one continues
 /// at some later time.
 fn lose_journal(world: &World, between: &mut Between, first: &Machine, seed: u64) {
     let floor = between.floor;
@@ -132,7 +132,7 @@ fn lose_journal(world: &World, between: &mut Between, first: &Machine, seed: u64
         first.gate.resume();
     }
     let fenced = Cell::new(floor);
-    // The first machine goes on writing, in vain.
+    // The first machine continues to write, in vain.
     let in_vain = work(first, u64::from(u32::MAX), &fenced, seed ^ 1);
     let both = futures_util::future::join(in_vain, work(&other, found + 1, &now, seed ^ 2));
     world.run(world.runtime.timeout(15_000_000_000, both));
