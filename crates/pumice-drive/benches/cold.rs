@@ -9,9 +9,9 @@
 //! MiB, block by block in order, or block by block in random order. It then overwrites a fifth of
 //! them, in pieces of 64 KiB all over the disk, until it has written several times the size of the
 //! disk, so that segments become victims and the rest of the data is moved. It reports the bytes
-//! that the drive stores over the size of the disk, and for random reads of blocks that were not
-//! overwritten the time (the medium is free, so this is decoding and checking) and the bytes read
-//! from the medium.
+//! that the drive stores, divided by the size of the disk. For random reads of blocks that were not
+//! overwritten, it reports the time (the medium takes no time, so this is decoding and checking)
+//! and the bytes read from the medium.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]
 
@@ -38,7 +38,8 @@ const ROUNDS: usize = 4;
 const READS: usize = 40_000;
 /// Bytes of a record header and a source.
 const HEADER_BYTES: usize = 44;
-/// Segments that are reserved for trims, garbage collection and checkpoints, open, or headroom.
+/// Segments that are reserved for trims, garbage collection and checkpoints, are open, or serve as
+/// headroom.
 const OTHER_SEGMENTS: u64 = 12;
 
 /// The order in which the files are written first.

@@ -27,8 +27,8 @@ const BLOCK: usize = 4096;
 const SEGMENT_BYTES: u32 = 4 << 20;
 const POOL_BLOCKS: usize = 4096;
 
-/// Segments that are reserved for trims (2), garbage collection (2) and checkpoints (2), open (3),
-/// and the headroom at which garbage collection begins (3).
+/// Segments that are reserved for trims (2), garbage collection (2) and checkpoints (2), are open
+/// (3), or are the headroom at which garbage collection begins (3).
 const OTHER_SEGMENTS: u64 = 12;
 
 /// Number of times that the disk is overwritten before and during the measurement.
@@ -98,7 +98,8 @@ impl Draw {
                 self.random.random_range(0..blocks / 5)
             }
             Traffic::HotCold => self.random.random_range(blocks / 5..blocks),
-            // The inverse of the continuous distribution: close enough for hot and cold.
+            // The inverse of the continuous distribution, which is close enough to separate hot and
+            // cold.
             Traffic::Zipf(exponent) => {
                 let share = self.random.random::<f64>() * self.zipf_norm;
                 let power = 1.0 - exponent;

@@ -37,24 +37,24 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract;
+// SAFETY: every call is passed on unchanged to the system's allocator, which obeys the contract;
 // counting needs a global allocator, and that trait is unsafe.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller promises it.
+        // SAFETY: the caller guarantees it.
         unsafe { System.alloc(layout) }
     }
 
     // The default implementation clears memory that the operating system has already cleared.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller promises it.
+        // SAFETY: the caller guarantees it.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller promises it.
+        // SAFETY: the caller guarantees it.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -90,8 +90,8 @@ fn codec_rate(pool: &[u8], codec: Codec, writes: usize) -> f64 {
 /// benchmark `collect` measures.
 const CAPACITY: u64 = DISK_BYTES + (WRITES * (BLOCK + 64)) as u64 + (1 << 30);
 
-/// Returns the writes per second of the drive and the allocations per write, after a warm-up. The
-/// medium is kept from run to run, so all runs but the first find its memory mapped.
+/// Returns the writes per second of the drive and the allocations per write, after a warm-up. All
+/// runs use the same medium, so all except the first find its memory mapped.
 fn drive_rate(
     pool: &[u8],
     codec: Codec,
@@ -133,8 +133,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Returns the random reads of 4 KiB per second of a drive on which each block was written alone,
-/// from its read cache, which holds all the data read, or from the medium.
+/// Returns the number of random 4 KiB reads per second of a drive on which each block was written
+/// separately: from its read cache, which holds all the data read, or from the medium.
 fn read_rate(pool: &[u8], reads: usize, from_cache: bool) -> f64 {
     let runtime = Runtime::new(Backend::Auto).expect("a runtime");
     let medium = MemMedium::new(CAPACITY + (64 << 20));
@@ -170,12 +170,11 @@ fn read_rate(pool: &[u8], reads: usize, from_cache: bool) -> f64 {
     reads as f64 / seconds
 }
 
-/// Number of runs of the drive alone: enough that the first one, which maps the memory, hardly
-/// counts.
+/// Number of runs of the drive alone. With this many, the first one, which maps the memory, hardly
+/// affects the result.
 const PROFILED_RUNS: u128 = 8;
 
-/// Runs one side alone, by name, with this many writes per run: for profiles and instruction
-/// counts.
+/// Runs only the named side, with this many writes per run: for profiles and instruction counts.
 fn one_side(side: &str, writes: usize) {
     let pool = pool(50);
     let rate = match side {
@@ -199,7 +198,7 @@ fn main() {
         return one_side(&side, writes.min(WRITES));
     }
     let medium = MemMedium::new(CAPACITY + (64 << 20));
-    // Maps the memory of the whole medium: incompressible data takes the most room.
+    // Maps the memory of the entire medium: incompressible data uses the most space.
     drive_rate(&pool(0), Codec::None, WRITES, &medium, 1);
     let mut run = 1;
     for (name, codec, saved) in [

@@ -1,12 +1,13 @@
-//! The cost of encryption in the process itself: random writes and reads of 4 KiB, of data that
-//! compresses to a half, on a plain and an encrypted drive in memory, in turns.
+//! The cost of encryption in the process itself: random 4 KiB writes and reads of data that
+//! compresses to a half, alternately on a plain and an encrypted drive in memory.
 //!
 //! ```text
 //! cargo bench --package pumice-drive --bench encryption [ROUNDS]
 //! ```
 //!
 //! Prints the median time of each, and the median of the rounds' ratios: the speed of the encrypted
-//! drive over the plain one's. The medium is free, so this is the maximum cost of encryption.
+//! drive relative to the plain one. The medium takes no time, so this is the maximum cost of
+//! encryption.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]
 

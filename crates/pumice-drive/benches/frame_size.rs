@@ -6,8 +6,8 @@
 //!
 //! The benchmark reads an even selection of the files (about SIZE bytes, such as 1G) into memory,
 //! each at a 4 KiB boundary, removes blocks of one repeated byte, cuts the rest into frames and
-//! prints a table. Times are medians of three passes on one thread; a 4 KiB read decodes a random
-//! block's frame, or the block alone if the frame is of independent blocks.
+//! prints a table. Times are medians of three passes on one thread. A 4 KiB read decodes the frame
+//! of a random block, or only the block if the frame consists of independent blocks.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement")]
 
@@ -49,7 +49,7 @@ fn cut(data: &[u8], frame_blocks: usize) -> (Vec<&[u8]>, usize) {
     (sources, fill_records)
 }
 
-/// Returns the seconds that `work` takes, as the median of all passes.
+/// Returns the duration of `work` in seconds, as the median of all passes.
 fn seconds(mut work: impl FnMut()) -> f64 {
     let mut passes = [(); 3].map(|()| {
         let start = Instant::now();

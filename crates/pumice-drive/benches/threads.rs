@@ -1,10 +1,10 @@
-//! In-process benchmark: writes with other threads that compress against writes with one thread.
+//! In-process benchmark: writes with additional compression threads against writes with one thread.
 //!
-//! The controller on a memory medium, no NBD, many tasks that write, as a server has, of noise and
-//! zeroes in equal parts (the fastest data there is that compresses by half) and of the files in
-//! /usr. The two sides take turns on fresh drives, and the result is the ratio of each pair. The
-//! gain of the codec alone from the same number of threads, each with its own blocks, shows the
-//! limit that the processors set.
+//! The controller on a memory medium, without NBD, and many tasks that write, as in a server. The
+//! data is noise and zeroes in equal parts (the fastest data that compresses by half), and the
+//! files in /usr. The two sides alternate on fresh drives, and the result is the ratio of each
+//! pair. The gain of the codec alone from the same number of threads, each with its own blocks,
+//! shows the limit set by the processors.
 //!
 //! ```text
 //! cargo bench --bench threads            # as many threads as there are processors, at most 8
@@ -33,11 +33,11 @@ const POOL_BYTES: usize = 16 << 20;
 const FILES_BYTES: u64 = 128 << 20;
 const WRITTEN_BYTES: usize = 512 << 20;
 const CAPACITY: u64 = DISK_BYTES + (WRITTEN_BYTES + WRITTEN_BYTES / 32) as u64 + (1 << 30);
-/// Frames of the default size, which longer writes become.
+/// Frames of the default size, into which longer writes are divided.
 const FRAME_BYTES: usize = 32 << 10;
 const ROUNDS: usize = 9;
 
-/// Returns bytes of which half of each 512 are noise.
+/// Returns bytes in which half of every 512 are noise.
 fn pool() -> Vec<u8> {
     let mut random = random(1);
     let mut pool = vec![0; POOL_BYTES];
@@ -53,7 +53,7 @@ struct Case {
     depth: usize,
 }
 
-/// Returns MiB per second of writes with `others` threads in addition to the drive's.
+/// Returns the MiB written per second with `others` threads in addition to the drive's.
 fn rate(case: &Case, pool: &Rc<Vec<u8>>, medium: &MemMedium, others: usize, run: u128) -> f64 {
     let runtime = Runtime::new(Backend::Auto).expect("a runtime");
     let uuid = uuid::Uuid::from_u128(run);
@@ -100,7 +100,7 @@ fn rate(case: &Case, pool: &Rc<Vec<u8>>, medium: &MemMedium, others: usize, run:
     WRITTEN_BYTES as f64 / (1 << 20) as f64 / seconds
 }
 
-/// Returns MiB per second of the codec alone on `threads` threads.
+/// Returns the MiB per second of the codec alone on `threads` threads.
 fn codec_rate(case: &Case, pool: &[u8], threads: usize) -> f64 {
     let frames: Vec<_> = pool.chunks(case.bytes.min(FRAME_BYTES)).collect();
     let start = Instant::now();

@@ -1,8 +1,8 @@
 //! A custom medium: memory whose syncs take 5 ms and are counted.
 //!
 //! A wrapper implements [`Layer`] and overrides the operations that it changes. Storage that wraps
-//! nothing implements `Medium`, whose documentation is the contract. The drive runs in virtual
-//! time, so the program ends immediately whatever the delays.
+//! no other medium implements `Medium`, whose documentation is the contract. The drive runs in
+//! virtual time, so the program ends immediately, whatever the delays.
 //!
 //! ```sh
 //! cargo run --package pumice-drive --example custom_medium
@@ -17,7 +17,7 @@ use pumice_drive::{
     Spec, Uuid, create,
 };
 
-/// Time that a sync takes.
+/// Duration of a sync.
 const SYNC_NS: u64 = 5_000_000;
 
 /// A medium whose syncs are slow.

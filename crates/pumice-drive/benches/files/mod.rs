@@ -1,7 +1,7 @@
 //! The user's own files as test data, for the benchmarks `cold` and `frame_size`.
 //!
 //! Files that cannot be listed or read are skipped, because a measurement needs a large and diverse
-//! sample rather than every file.
+//! sample, not every file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use pumice_drive::base::units::BLOCK_BYTES;
 
 /// Returns every n-th file below some directories, in the order of their names, each padded to
-/// whole blocks, with n such that the result has about `limit` bytes.
+/// whole blocks. n is chosen such that the result has about `limit` bytes.
 pub(crate) fn load(directories: &[String], limit: u64) -> Vec<u8> {
     let mut files = Vec::new();
     for directory in directories {

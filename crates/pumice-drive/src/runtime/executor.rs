@@ -4,10 +4,10 @@
 //! * Ready tasks run in the order in which they were woken, and a task is queued at most once.
 //! * A task's future is polled and dropped while no borrow of the executor is held, so it can
 //!   spawn, wake and drop anything.
-//! * A slot keeps its waker for the later tasks in it. A waker that outlives its task can therefore
+//! * A slot retains its waker for later tasks in it. A waker that outlives its task can therefore
 //!   cause one needless poll of a successor, but never a lost or a wrong one.
 //!
-//! The executor knows neither time nor I/O, and never blocks: the loop that does is
+//! The executor has no notion of time or I/O, and never blocks: the loop that does is
 //! [`super::Runtime::block_on`].
 
 use std::cell::{Cell, RefCell};
@@ -25,7 +25,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The index of the future that was passed to `block_on`, among those of the spawned tasks.
+/// The index, among those of the spawned tasks, of the future that was passed to `block_on`.
 pub(super) const ROOT: usize = usize::MAX;
 
 /// The part of the executor that any thread may access: the woken tasks, and whether the loop
@@ -59,7 +59,7 @@ impl Shared {
         }
     }
 
-    /// Announces that the loop is about to block: from now on a wake makes the alarm readable.
+    /// Announces that the loop is about to block: from now on, a wake makes the alarm readable.
     /// Returns false if a task is already ready.
     pub(super) fn park(&self) -> bool {
         let mut woken = self.lock();
@@ -141,7 +141,7 @@ pub(super) struct Executor {
     shared: Arc<Shared>,
     root: Slot,
     tasks: RefCell<Slots>,
-    /// The front of the ready queue, taken from `shared` as a whole.
+    /// The front of the ready queue, taken from `shared` in one step.
     ready: RefCell<VecDeque<usize>>,
     yielded: RefCell<Vec<Waker>>,
     running: Cell<bool>,
@@ -157,7 +157,7 @@ impl Drop for Running<'_> {
 }
 
 impl Executor {
-    /// Creates an executor. With `alarm`, its loop can sleep and be woken by other threads.
+    /// Creates an executor. With `alarm`, its loop can sleep, and other threads can wake it.
     pub(super) fn new(alarm: bool) -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let alarm = if alarm { Some(eventfd(0, flags)?) } else { None };
@@ -218,7 +218,8 @@ impl Executor {
     pub(super) fn poll_task(&self, index: usize) {
         let slot = self.tasks.borrow().slots[index].clone();
         let Some(mut task) = slot.task.take() else {
-            // Woken after its end. The next task of this slot must be able to enter the queue.
+            // The task was woken after its end. The next task of this slot must be able to enter
+            // the queue.
             slot.off_queue();
             return;
         };
@@ -234,8 +235,8 @@ impl Executor {
         }
     }
 
-    /// Lets every other ready task run, and then the kernel complete operations, before this task
-    /// continues.
+    /// Lets every other ready task run, and then lets the kernel complete operations, before this
+    /// task continues.
     pub(super) async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|context| {
@@ -253,14 +254,14 @@ impl Executor {
         !self.yielded.borrow().is_empty()
     }
 
-    /// Queues the tasks that yielded.
+    /// Queues the tasks that have yielded.
     pub(super) fn resume_yielded(&self) {
         for waker in self.yielded.borrow_mut().drain(..) {
             waker.wake();
         }
     }
 
-    /// Drops every task, including tasks that dropping spawns.
+    /// Drops all tasks, including those spawned while others are dropped.
     pub(super) fn drop_tasks(&self) {
         assert!(!self.running.get(), "tasks dropped while they run");
         let mut index = 0;

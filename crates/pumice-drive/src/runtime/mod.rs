@@ -14,8 +14,8 @@
 //!             in one system call
 //! ```
 //!
-//! The runtime has no worker threads of its own, no priorities and no knowledge of its tasks. A
-//! simulated runtime does no I/O.
+//! The runtime has no worker threads of its own, no priorities and no notion of what its tasks do.
+//! A simulated runtime does no I/O.
 
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
@@ -52,12 +52,12 @@ use threads::Threads;
 use timers::Timers;
 use uring::Uring;
 
-/// Polls after which the loop handles I/O and timers although tasks are still ready. Large enough
-/// that a burst of tasks shares one submission, small enough that no task starves; arbitrary within
-/// these bounds.
+/// Number of polls after which the loop handles I/O and timers although tasks are still ready.
+/// Large enough that a burst of tasks shares one submission, and small enough that no task starves;
+/// otherwise arbitrary.
 const POLLS_PER_TURN: u32 = 64;
 
-/// The way in which a runtime does I/O.
+/// The method by which a runtime does I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// io_uring if the kernel supports it; otherwise threads, with a warning in the log.
@@ -75,7 +75,7 @@ enum Driver {
 }
 
 struct Inner {
-    // Dropped first, because the ring uses the executor's alarm.
+    // The driver is dropped first, because the ring uses the executor's alarm.
     driver: Driver,
     executor: Executor,
     timers: Timers,
@@ -90,13 +90,14 @@ impl Inner {
 
 /// A handle to a single-threaded executor. Clones refer to the same executor.
 ///
-/// Tasks that still wait when a run ends are kept for the next run. They usually hold a clone of
-/// the runtime and so keep it alive; [`Runtime::drop_tasks`] breaks that cycle.
+/// Tasks that still wait when a run ends are retained for the next run. They usually hold a clone
+/// of the runtime and so keep it alive; [`Runtime::drop_tasks`] breaks that cycle.
 ///
-/// **Descriptors and buffers** are kept until the kernel no longer uses them, even if the future of
-/// an operation is dropped. A dropped read, write, sync or punch still runs to completion. A
-/// dropped accept, receive or send is cancelled: it moves no later bytes, but bytes that had
-/// already arrived may be lost with it. Sockets must be in blocking mode, as they are created.
+/// **Descriptors and buffers** stay alive until the kernel no longer uses them, even if the future
+/// of an operation is dropped. A dropped read, write, sync or punch still runs to completion. A
+/// dropped accept, receive or send is cancelled: it transfers no later bytes, but bytes that had
+/// already arrived may be lost with it. Sockets must be in blocking mode, which is their initial
+/// mode.
 #[derive(Clone)]
 pub struct Runtime(Rc<Inner>);
 
@@ -104,8 +105,8 @@ impl Runtime {
     /// Creates a runtime on real time.
     ///
     /// # Errors
-    /// The operating system's if descriptors or memory are exhausted, or if [`Backend::Uring`] is
-    /// requested and not available.
+    /// The error of the operating system if descriptors or memory are exhausted, or if
+    /// [`Backend::Uring`] is requested and not available.
     pub fn new(backend: Backend) -> Result<Runtime> {
         let driver = match backend {
             Backend::Threads => Driver::Threads(Threads::new()),
@@ -124,8 +125,8 @@ impl Runtime {
         Ok(Runtime(Rc::new(Inner::new(driver, executor, Timers::real()))))
     }
 
-    /// Creates a runtime on virtual time, which starts at 0 and moves only when no task is ready. A
-    /// program polls its tasks in the same order in every run. I/O fails as unsupported.
+    /// Creates a runtime on virtual time, which starts at 0 and advances only when no task is
+    /// ready. A program polls its tasks in the same order in every run. I/O fails as unsupported.
     pub fn simulated() -> Runtime {
         let executor =
             Executor::new(false).expect("an executor without an alarm needs no descriptor");
@@ -141,10 +142,10 @@ impl Runtime {
         }
     }
 
-    /// Lets the loop look for completions for up to `limit_ns` nanoseconds before it sleeps, while
-    /// that often succeeds and no file is being changed; 0, as at first, for never. Costs processor
-    /// time and saves clients with few requests at a time the wake-up of this thread. Has an effect
-    /// with `io_uring` only.
+    /// Lets the loop poll for completions for up to `limit_ns` nanoseconds before it sleeps, as
+    /// long as that often succeeds and no file is being changed. 0, the initial value, disables
+    /// polling. Polling costs processor time and saves clients with few concurrent requests the
+    /// wake-up of this thread. It has an effect with `io_uring` only.
     pub fn set_busy_poll(&self, limit_ns: u64) {
         if let Driver::Uring(uring) = &self.0.driver {
             uring.set_busy_poll(limit_ns);
@@ -177,7 +178,7 @@ impl Runtime {
         value.expect("the root future has completed")
     }
 
-    /// Not generic: it is compiled once.
+    /// Not generic, so that it is compiled only once.
     fn run(&self, mut root: Pin<&mut dyn Future<Output = ()>>) {
         let executor = &self.0.executor;
         let _running = executor.enter();
@@ -226,7 +227,7 @@ impl Runtime {
     }
 
     /// Returns how many times the loop has handled I/O and timers. Between two turns, the loop
-    /// polls at most some tens of tasks and never waits.
+    /// polls at most a few dozen tasks and never waits.
     pub fn turns(&self) -> u64 {
         self.0.turns.get()
     }
@@ -277,7 +278,7 @@ impl Runtime {
     /// than the buffer's length at the end of the file and may be less anywhere.
     ///
     /// # Errors
-    /// Those of `pread`, `Interrupted` among them.
+    /// The errors of `pread`, including `Interrupted`.
     pub async fn read_at(
         &self,
         file: &Arc<OwnedFd>,
@@ -292,7 +293,7 @@ impl Runtime {
     /// only after [`Runtime::sync_data`].
     ///
     /// # Errors
-    /// Those of `pwrite`, `Interrupted` among them.
+    /// The errors of `pwrite`, including `Interrupted`.
     pub async fn write_at(
         &self,
         file: &Arc<OwnedFd>,
@@ -302,11 +303,11 @@ impl Runtime {
         on_driver!(self, write_at(file, offset, buffer, ReadWriteFlags::empty()), refused())
     }
 
-    /// Like [`Runtime::write_at`], and makes the bytes that were written durable (`RWF_DSYNC`):
-    /// those bytes, and no others.
+    /// Like [`Runtime::write_at`], and makes only the written bytes durable (`RWF_DSYNC`).
     ///
     /// # Errors
-    /// Those of `pwritev2`. Whether writing the bytes failed or making them durable is not known.
+    /// The errors of `pwritev2`. An error does not show whether writing the bytes failed or making
+    /// them durable.
     pub async fn write_durably_at(
         &self,
         file: &Arc<OwnedFd>,
@@ -319,8 +320,8 @@ impl Runtime {
     /// Makes all completed writes and the size of the file durable (`fdatasync`).
     ///
     /// # Errors
-    /// Those of `fdatasync`. Writes since the last success may then be lost, even if a later call
-    /// succeeds.
+    /// The errors of `fdatasync`. Writes since the last success may then be lost, even if a later
+    /// call succeeds.
     pub async fn sync_data(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
         on_driver!(self, sync_data(file), refused())
     }
@@ -329,17 +330,17 @@ impl Runtime {
     /// file does not change.
     ///
     /// # Errors
-    /// Those of `fallocate`; `Unsupported` if the file system or device does not support it.
+    /// The errors of `fallocate`; `Unsupported` if the file system or device does not support it.
     pub async fn punch_hole(&self, file: &Arc<OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         on_driver!(self, fallocate(file, mode, offset, len), refused())
     }
 
-    /// Takes the space of `len` bytes at `offset` from the file system, where they have none.
-    /// Existing bytes are kept, and may be written meanwhile.
+    /// Allocates space in the file system for those of `len` bytes at `offset` that have none.
+    /// Existing bytes are preserved, and may be written meanwhile.
     ///
     /// # Errors
-    /// Those of `fallocate`; `Unsupported` if the file system does not support it.
+    /// The errors of `fallocate`; `Unsupported` if the file system does not support it.
     pub async fn preallocate(&self, file: &Arc<OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
         on_driver!(self, fallocate(file, FallocateFlags::KEEP_SIZE, offset, len), refused())
     }
@@ -347,7 +348,7 @@ impl Runtime {
     /// Waits for a connection. The new socket is closed on exec.
     ///
     /// # Errors
-    /// Those of `accept`; `InvalidInput` after [`shutdown_socket`].
+    /// The errors of `accept`; `InvalidInput` after [`shutdown_socket`].
     pub async fn accept(&self, listener: &Arc<OwnedFd>) -> io::Result<OwnedFd> {
         on_driver!(self, accept(listener), refused())
     }
@@ -356,7 +357,7 @@ impl Runtime {
     /// the end of the file, or an error that the read will return.
     ///
     /// # Errors
-    /// Those of `poll`; `Interrupted` by [`Runtime::interrupt`].
+    /// The errors of `poll`; `Interrupted` by [`Runtime::interrupt`].
     pub async fn readable(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
         on_driver!(self, readable(file), refused())
     }
@@ -365,10 +366,10 @@ impl Runtime {
     /// if the peer will send no more or the range is empty.
     ///
     /// # Errors
-    /// Those of `recv`.
+    /// The errors of `recv`.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range exceeds the buffer.
     pub async fn receive(
         &self,
         socket: &Arc<OwnedFd>,
@@ -392,10 +393,10 @@ impl Runtime {
     /// socket are in order only if each is awaited before the next.
     ///
     /// # Errors
-    /// Those of `send`; `BrokenPipe` without a signal.
+    /// The errors of `send`; `BrokenPipe` without a signal.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range exceeds the buffer.
     pub async fn send(
         &self,
         socket: &Arc<OwnedFd>,
@@ -409,10 +410,10 @@ impl Runtime {
     /// received directly into their final buffer.
     ///
     /// # Errors
-    /// Those of `recv`.
+    /// The errors of `recv`.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range exceeds the buffer.
     pub async fn receive_aligned(
         &self,
         socket: &Arc<OwnedFd>,
@@ -425,10 +426,10 @@ impl Runtime {
     /// Like [`Runtime::send`], from a buffer that others may read meanwhile.
     ///
     /// # Errors
-    /// Those of `send`; `BrokenPipe` without a signal.
+    /// The errors of `send`; `BrokenPipe` without a signal.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range exceeds the buffer.
     pub async fn send_shared(
         &self,
         socket: &Arc<OwnedFd>,
@@ -444,7 +445,7 @@ impl Clock for Runtime {
         self.0.timers.now_ns()
     }
 
-    /// The time counts from this call rather than from the first poll.
+    /// The time counts from this call, not from the first poll.
     fn sleep_ns(&self, ns: u64) -> impl Future<Output = ()> {
         self.0.timers.sleep(ns)
     }

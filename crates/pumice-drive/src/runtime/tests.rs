@@ -1,9 +1,9 @@
 //! Goal: tasks, timers and I/O behave alike on both real backends, and virtual time is
 //! deterministic.
 //!
-//! Method: each body runs on every runtime of `real_runtimes`; io_uring is left out where the
-//! kernel refuses it. Forbidden outcomes (a dropped receive that takes a message) are provoked by
-//! the order of calls, never by sleeping.
+//! Method: each body runs on every runtime of `real_runtimes`; io_uring is omitted where the kernel
+//! refuses it. Forbidden outcomes (a dropped receive that takes a message) are provoked by the
+//! order of calls, never by sleeping.
 
 #![allow(clippy::disallowed_methods, reason = "timeouts are measured in real time")]
 
@@ -21,7 +21,7 @@ use rand_xoshiro::rand_core::Rng;
 use super::*;
 use crate::base::seed;
 
-/// Longer than any test may take; no wait may end by a timer of this length.
+/// Longer than any test may take. No wait may end because of a timer of this length.
 const FOREVER_NS: u64 = 3_600_000_000_000;
 
 /// Returns a runtime for each backend, and for each way of setting up the ring, with and without
@@ -180,8 +180,8 @@ fn one_large_send_meets_many_small_receives() {
 
 #[test]
 fn aligned_buffers_travel_by_ranges() {
-    // More bytes than a socket holds, so that both ends also wait; and no byte outside the range
-    // moves.
+    // More bytes than a socket buffer holds, so that both ends also have to wait. No byte outside
+    // the range may be transferred.
     const BYTES: usize = 4 << 20;
     const RANGE: Range<usize> = 1000..BYTES - 1000;
     for runtime in real_runtimes() {
@@ -288,7 +288,7 @@ fn a_file_is_readable_when_there_is_something_or_the_end() {
             send_all(&runtime, &far, b"ab").await;
             let waited = runtime.timeout(FOREVER_NS, readable).await;
             waited.expect("something is there").unwrap();
-            // The wait consumed nothing, and the second byte is still there.
+            // The wait consumed nothing, and the second byte can still be received.
             assert_eq!(receive_exactly(&runtime, &near, 1).await, b"a");
             runtime.readable(&near).await.unwrap();
             assert_eq!(receive_exactly(&runtime, &near, 1).await, b"b");
@@ -455,7 +455,7 @@ fn no_wait_is_polled_while_a_file_is_changed() {
         let writer = Arc::new(OwnedFd::from(writer));
         let buffer = Arc::new(AlignedBuffer::zeroed(4096));
         runtime.block_on(async {
-            // The capacity of a pipe; the next write lasts until something is read.
+            // This is the capacity of a pipe. The next write lasts until some bytes are read.
             let full = Arc::new(AlignedBuffer::zeroed(64 << 10));
             assert_eq!(runtime.write_at(&writer, 0, full).await.unwrap(), 64 << 10);
             {
@@ -490,7 +490,7 @@ fn a_timeout_ends_what_would_never_end() {
 }
 
 /// Lets tasks sleep for these numbers of milliseconds. Returns the order in which they continued,
-/// and the nanoseconds between the first task's start and the last one's.
+/// and the nanoseconds from the start of the first task to the start of the last one.
 fn order_of_sleepers(runtime: &Runtime, delays_ms: &[u64]) -> (Vec<u64>, u64) {
     let fired = Rc::new(RefCell::new(Vec::new()));
     let started = Rc::new(RefCell::new(Vec::new()));
@@ -518,7 +518,7 @@ fn timers_fire_in_the_order_of_their_deadlines() {
     let mut runtimes = real_runtimes();
     runtimes.push(Runtime::simulated());
     for runtime in runtimes {
-        // On a busy machine the tasks may start so far apart that another order is the right one.
+        // On a busy machine, the tasks may start so far apart that another order is correct.
         let order = (0..1000)
             .map(|_| order_of_sleepers(&runtime, &[9, 3, 7, 1, 5, 3]))
             .find(|(_, spread_ns)| *spread_ns < 1_000_000);
@@ -539,7 +539,7 @@ fn timers_of_one_deadline_fire_in_the_order_they_were_set() {
         });
     }
     runtime.block_on(runtime.sleep_ns(11));
-    // The even tasks went on to their second sleep first.
+    // The even tasks started their second sleep first.
     let mut expected: Vec<_> = (0..100).step_by(2).map(|task| 100 + task).collect();
     expected.extend((1..100).step_by(2));
     assert_eq!(*fired.borrow(), expected);
@@ -552,7 +552,7 @@ fn timers_and_completions_are_seen_while_tasks_stay_ready() {
         let server = Arc::new(OwnedFd::from(server));
         let stop = Rc::new(Cell::new(false));
         let busy = stop.clone();
-        // The task wakes itself, so that some task is ready at every moment.
+        // The task wakes itself, so some task is ready at every moment.
         runtime.spawn(poll_fn(move |context| {
             context.waker().wake_by_ref();
             if busy.get() { Poll::Ready(()) } else { Poll::Pending }
@@ -574,7 +574,7 @@ fn a_socket_that_never_blocks_lets_other_tasks_run() {
         let stop = Rc::new(Cell::new(false));
         let (echo, stopped) = (runtime.clone(), stop.clone());
         runtime.spawn(async move {
-            // Every send finds room and every receive a byte.
+            // Every send finds free buffer space, and every receive a byte.
             while !stopped.get() {
                 send_all(&echo, &client, b"x").await;
                 receive_exactly(&echo, &server, 1).await;
@@ -651,7 +651,7 @@ fn a_task_woken_twice_is_polled_once() {
             assert_eq!(polls.get(), expected);
             wake();
         }
-        // A waker that outlived its task must not keep the next task of its slot from running.
+        // A waker that outlived its task must not prevent the next task of its slot from running.
         let ran = Rc::new(Cell::new(false));
         let ran_ = ran.clone();
         runtime.spawn(async move { ran_.set(true) });
@@ -761,7 +761,7 @@ fn an_interrupted_wait_ends_and_takes_nothing() {
             runtime.interrupt(&listener);
             interrupted(accept.await.map(|_| 0));
 
-            // Bytes that were not taken are there for the next receive, and so are the earlier
+            // Bytes that were not received remain for the next receive, together with the earlier
             // ones.
             send_all(&runtime, &far, b"ab").await;
             runtime.interrupt(&near);

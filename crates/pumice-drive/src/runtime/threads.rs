@@ -165,8 +165,9 @@ impl Threads {
 
     pub(super) async fn accept(&self, listener: &Arc<OwnedFd>) -> io::Result<OwnedFd> {
         loop {
-            // A blocking listener has no other test for whether accepting would block. Linux keeps
-            // a connection that its client has closed, so a ready listener remains ready.
+            // A blocking listener offers no other way to find out whether accepting would block.
+            // Linux retains a connection that its client has closed, so a ready listener remains
+            // ready.
             self.ready(listener, PollFlags::IN).await?;
             match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -260,7 +261,7 @@ async fn unblock<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -
     .await
 }
 
-/// Waits for a socket. Dropping it ends the wait.
+/// A wait for a socket. Dropping it ends the wait.
 struct Ready<'a> {
     threads: &'a Threads,
     socket: &'a Arc<OwnedFd>,

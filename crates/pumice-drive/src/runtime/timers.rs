@@ -1,10 +1,10 @@
 //! Time: the clock, real or virtual, and the tasks that wait for it.
 //!
 //! Invariant: timers fire in the order of their deadlines; timers with equal deadlines fire in the
-//! order in which they were set. Virtual time moves only in [`Timers::advance`].
+//! order in which they were set. Virtual time advances only in [`Timers::advance`].
 //!
 //! Only this file reads the operating system's clock on behalf of the controller. The real clocks
-//! of a process agree, so that times taken on several threads can be compared.
+//! of a process agree, so times taken on different threads can be compared.
 
 #![allow(clippy::disallowed_methods, reason = "the one file that reads the real clock")]
 
@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// Zero of the real clock: when the first runtime of the process was created.
+/// Zero of the real clock: the time when the first runtime of the process was created.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Returns the nanoseconds since the zero of the real clock.
@@ -95,7 +95,7 @@ impl Timers {
         }
     }
 
-    /// Moves virtual time to the earliest deadline. Returns false if no task waits for one.
+    /// Advances virtual time to the earliest deadline. Returns false if no task waits for one.
     ///
     /// # Panics
     /// On real time.
@@ -111,7 +111,7 @@ impl Timers {
     }
 }
 
-/// Waits for a deadline. Dropping it removes the timer.
+/// A wait for a deadline. Dropping it removes the timer.
 pub(super) struct Sleep<'a> {
     timers: &'a Timers,
     key: Key,
@@ -122,8 +122,9 @@ impl Future for Sleep<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // While the timer is in the map, only a spurious wake leads here. The map decides, which
-        // saves a reading of the clock and makes the order of firing the order of waking.
+        // While the timer is in the map, this is reached only through a spurious wake. Checking the
+        // map instead of the clock saves a clock reading and makes the order of waking the order of
+        // firing.
         let mut waiting = self.timers.waiting.borrow_mut();
         if self.waiting {
             return match waiting.get_mut(&self.key) {

@@ -8,10 +8,11 @@
 //!
 //! Invariants on which the soundness of this file depends:
 //! * From the queueing of an entry to its completion, the slot owns the buffer and the descriptor
-//!   that the entry names, even if the future is dropped, and no other code accesses the buffer. A
-//!   shared buffer has several owners, and all of them, the kernel included, only read it.
-//! * A slot is free only when the kernel has no entry left that names it. The ring is not closed
-//!   before that either: dropping it waits.
+//!   that the entry refers to, even if the future is dropped, and no other code accesses the
+//!   buffer. A shared buffer has several owners, and all of them, including the kernel, only read
+//!   it.
+//! * A slot is free only when no entry in the kernel refers to it. The ring is not closed earlier
+//!   either: dropping it waits.
 //! * A completion is matched to its slot by index *and* generation.
 //!
 //! This is the only file of the runtime with unsafe code, because io_uring takes raw pointers. The
@@ -44,22 +45,23 @@ use super::executor::Shared;
 use super::timers;
 use crate::base::AlignedBuffer;
 
-/// A file operation that moves at least this many bytes is submitted at once rather than with all
+/// A file operation that transfers at least this many bytes is submitted at once and not with all
 /// other operations at the end of the turn. The medium then works while this thread continues, and
 /// the system call is a small part of the cost of 256 KiB.
 const SUBMIT_AT_ONCE_BYTES: usize = 256 << 10;
 
-/// Entries that one system call can submit. More entries take several calls. Holds a full burst at
-/// queue depth 128 (a receive, a send and a medium operation need an entry each).
+/// Number of entries that one system call can submit. More entries need several calls. Sufficient
+/// for a full burst at queue depth 128 (a receive, a send and a medium operation need an entry
+/// each).
 const SUBMISSION_ENTRIES: u32 = 512;
 
-/// Completions that can wait to be reaped. The kernel keeps further ones at some cost.
+/// Number of completions that can wait to be reaped. The kernel stores further ones at some cost.
 const COMPLETION_ENTRIES: u32 = 4096;
 
-/// Pauses of the processor between two looks for completions, each some ten nanoseconds.
+/// Processor pauses between two polls for completions. Each takes about ten nanoseconds.
 const POLL_PAUSES: u32 = 16;
 
-/// The maximum number of bytes that Linux moves in one call (`MAX_RW_COUNT`).
+/// The maximum number of bytes that Linux transfers in one call (`MAX_RW_COUNT`).
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
 /// User data of entries without a slot. No slot has this index.
@@ -81,7 +83,7 @@ impl Buffer {
         buffer
     }
 
-    /// Returns the bytes that a file operation with this buffer moves.
+    /// Returns the number of bytes that a file operation with this buffer transfers.
     fn file_bytes(&self) -> usize {
         match self {
             Buffer::Aligned(buffer) => buffer.len(),
@@ -101,8 +103,8 @@ enum Kind {
     /// Reads a file. Completes in bounded time, and runs to completion even if its future is
     /// dropped.
     Read,
-    /// Like `Read`, and changes the file or makes changes durable, for which threads of the kernel
-    /// may have to run.
+    /// Like `Read`, but changes the file or makes changes durable. Threads of the kernel may have
+    /// to run for this.
     Change,
     /// May wait forever. Cancelled when its future is dropped.
     Send,
@@ -156,12 +158,12 @@ struct Inner {
     free: Vec<u32>,
     /// Number of operations whose completion has not been reaped.
     in_flight: usize,
-    /// How many of them are changes.
+    /// The number of these that are changes.
     changes_in_flight: usize,
     busy_poll: BusyPoll,
     /// Whether a poll of the alarm is queued or in progress.
     alarmed: bool,
-    /// The tasks that the reaped completions wake. Kept for its allocation.
+    /// The tasks that the reaped completions wake. A field only to reuse its allocation.
     woken: Vec<Waker>,
 }
 
@@ -175,7 +177,7 @@ impl Uring {
     /// Creates a ring with the best setup that the kernel supports.
     ///
     /// # Errors
-    /// The kernel's; `Unsupported` if it lacks a required operation (before Linux 5.11).
+    /// The error of the kernel; `Unsupported` if it lacks a required operation (before Linux 5.11).
     pub(super) fn new() -> io::Result<Self> {
         Self::with_setup(0)
     }
@@ -206,7 +208,8 @@ impl Uring {
                 "the kernel lacks io_uring operations: Linux 5.11 or later is required",
             ));
         }
-        // A container's filter may allow the calls until here, and refuse the one for everything.
+        // A container's filter may allow the calls up to here and refuse the one that does all the
+        // work.
         ring.submit()?;
         Ok(Self {
             inner: RefCell::new(Inner {
@@ -228,13 +231,13 @@ impl Uring {
         self.inner.borrow_mut().busy_poll.set_limit(limit_ns);
     }
 
-    /// Returns how many waits were polled.
+    /// Returns the number of waits that were polled.
     #[cfg(test)]
     pub(super) fn polled(&self) -> u64 {
         self.inner.borrow().busy_poll.polled
     }
 
-    /// Returns the maximum number of operations that were in progress at one time.
+    /// Returns the maximum number of operations that were in progress at the same time.
     #[cfg(test)]
     pub(super) fn slots(&self) -> usize {
         self.inner.borrow().slots.len()
@@ -314,8 +317,8 @@ impl Uring {
             opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut()).flags(flags).build()
         });
         let descriptor = operation.await.1?;
-        // SAFETY: a successful accept returns an open descriptor that no other code knows of, and
-        // the slot that held the number is free again.
+        // SAFETY: a successful accept returns an open descriptor that no other code has, and the
+        // slot that held the number is free again.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor.cast_signed()) })
     }
 
@@ -407,14 +410,14 @@ impl Uring {
         let waiting = (0..).zip(&inner.slots).filter(|(_, slot)| waits(slot));
         let key = |(index, slot): (u32, &Slot)| Key { index, generation: slot.generation };
         let keys: Vec<_> = waiting.map(key).collect();
-        // The slots keep their state, so bytes that came before the cancellation are not lost.
+        // The slots keep their state, so bytes that arrived before the cancellation are not lost.
         for key in keys {
             inner.cancel(key);
         }
     }
 
     /// Takes a slot for an operation and queues the entry that `build` returns for the descriptor
-    /// and the buffer. The entry must name no other memory.
+    /// and the buffer. The entry must refer to no other memory.
     fn start(
         &self,
         kind: Kind,
@@ -436,9 +439,9 @@ impl Uring {
         let entry = build(Fd(file.as_raw_fd()), &mut slot.buffer).user_data(key.user_data());
         inner.in_flight += 1;
         inner.changes_in_flight += usize::from(kind == Kind::Change);
-        // SAFETY: the entry names the descriptor and the heap memory of the buffer that the slot
-        // now owns. Neither is moved, accessed or freed before the completion is reaped: see the
-        // invariants at the top of this file.
+        // SAFETY: the entry refers to the descriptor and the heap memory of the buffer that the
+        // slot now owns. Neither is moved, accessed or freed before the completion is reaped: see
+        // the invariants at the top of this file.
         unsafe { inner.push(entry) };
         if is_long {
             let submitted = inner.ring.submit();
@@ -457,10 +460,10 @@ fn error_of(result: i32) -> io::Error {
     }
 }
 
-/// Returns the address and length of the bytes to move: the whole buffer, or a range of it.
+/// Returns the address and length of the bytes to transfer: the entire buffer, or a range of it.
 ///
 /// # Panics
-/// If the range does not lie within the buffer.
+/// If the range exceeds the buffer.
 fn transfer(buffer: &mut Buffer, range: Option<Range<usize>>) -> (*mut u8, u32) {
     let bytes: &mut [u8] = match buffer {
         Buffer::Shared(buffer) => {
@@ -489,7 +492,7 @@ fn transfer_bytes(bytes: &[u8]) -> u32 {
 
 /// Ways of running completions, cheapest first.
 pub(super) const SETUPS: [fn(&mut io_uring::Builder); 3] = [
-    // Linux 6.1: completions run only when this thread asks for them.
+    // Linux 6.1: completions run only at the request of this thread.
     |builder| {
         builder.setup_submit_all().setup_taskrun_flag().setup_single_issuer().setup_defer_taskrun();
     },
@@ -546,13 +549,14 @@ impl Inner {
     /// Queues an entry. Submits if the queue is full.
     ///
     /// # Safety
-    /// Everything that the entry names stays valid and unaccessed until its completion is reaped.
+    /// Everything that the entry refers to stays valid and unaccessed until its completion is
+    /// reaped.
     unsafe fn push(&mut self, entry: Entry) {
-        // SAFETY: the caller promises it.
+        // SAFETY: the caller guarantees it.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             let submitted = self.ring.submit();
             self.check(submitted);
-            // An alarm that was not silenced fires again as soon as it is armed again.
+            // An alarm that was not silenced fires again as soon as it is rearmed.
             self.reap();
         }
     }
@@ -596,7 +600,7 @@ impl Inner {
         self.check(result);
     }
 
-    /// Submits the queued entries and lets the kernel run completions, if there are any.
+    /// Submits the queued entries, and lets the kernel run completions if there are any.
     fn submit(&mut self) {
         let queue = self.ring.submission();
         if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {
@@ -606,9 +610,9 @@ impl Inner {
         }
     }
 
-    /// Looks for completions for a moment. Returns whether there are any. Not while a file is being
-    /// changed: the kernel's thread that completes a write may wait for this processor, and then
-    /// does so until the next tick of its scheduler (4 ms).
+    /// Polls for completions for a moment. Returns whether there are any. Does not poll while a
+    /// file is being changed: the kernel's thread that completes a write may wait for this
+    /// processor, until the next tick of its scheduler (4 ms).
     fn poll(&mut self, timeout_ns: Option<u64>) -> bool {
         if self.changes_in_flight > 0 {
             return false;
@@ -625,7 +629,7 @@ impl Inner {
         is_hit
     }
 
-    /// Returns whether completions can be reaped, or will be there after the next system call.
+    /// Returns whether completions can be reaped, now or after the next system call.
     fn has_completions(&mut self) -> bool {
         let queue = self.ring.submission();
         let will_be = queue.taskrun() || queue.cq_overflow();
@@ -639,7 +643,8 @@ impl Inner {
         {
             let flags = u32::from(PollFlags::IN.bits());
             let entry = opcode::PollAdd::new(Fd(alarm.as_raw_fd()), flags).build();
-            // SAFETY: names no memory, and a descriptor that outlives the ring (see `Runtime`).
+            // SAFETY: the entry refers to no memory, and to a descriptor that outlives the ring
+            // (see `Runtime`).
             unsafe { self.push(entry.user_data(ALARM)) };
         }
     }
@@ -671,7 +676,7 @@ impl Inner {
             State::Waiting(waker) => self.woken.push(waker),
             State::Abandoned => {
                 if slot.kind == Kind::Accept && result >= 0 {
-                    // SAFETY: the descriptor is open and no other code knows of it, as in `accept`.
+                    // SAFETY: the descriptor is open and no other code has it, as in `accept`.
                     drop(unsafe { OwnedFd::from_raw_fd(result) });
                 }
                 drop(self.release(index));
@@ -688,14 +693,15 @@ impl Inner {
                 slot.state = State::Abandoned;
                 if !slot.kind.is_of_file() {
                     self.cancel(key);
-                    // Submitted at once: without deferred completions, the operation could
-                    // otherwise take bytes that arrive before the next turn.
+                    // The cancellation is submitted at once: without deferred completions, the
+                    // operation could otherwise take bytes that arrive before the next turn.
                     let submitted = self.ring.submit();
                     self.check(submitted);
                 }
             }
             State::Done(result) => {
-                // As if the future had been dropped before the completion came.
+                // This slot is treated as if the future had been dropped before the completion
+                // arrived.
                 slot.state = State::Abandoned;
                 self.in_flight += 1;
                 self.changes_in_flight += usize::from(slot.kind == Kind::Change);
@@ -707,7 +713,7 @@ impl Inner {
 
     fn cancel(&mut self, key: Key) {
         let entry = opcode::AsyncCancel::new(key.user_data()).build().user_data(CANCEL);
-        // SAFETY: names no memory and no descriptor.
+        // SAFETY: the entry refers to no memory and no descriptor.
         unsafe { self.push(entry) };
     }
 }
