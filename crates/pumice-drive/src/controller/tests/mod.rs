@@ -1,15 +1,15 @@
-//! Goal: the drive keeps its promises: content, order, durability, integrity, space.
-//! Method: a [`World`] holds a medium in memory that outlives every opening of its drive, wrapped
-//! in the fault and count layers, on a runtime in virtual time. Every test is repeatable.
+//! Goal: the drive fulfils its promises: content, order, durability, integrity, space. Method: a
+//! [`World`] holds a medium in memory that outlives every opening of its drive, wrapped in the
+//! fault and count layers, on a runtime in virtual time. Every test is repeatable.
 //!
 //! * `content`: whatever the host does, the disk reads as written.
-//! * `durability`: flushed data survives whatever ends the drive.
-//! * `integrity`: damage and failures of media are found, restored or reported, and never returned
+//! * `durability`: flushed data survives, however the drive ends.
+//! * `integrity`: damage and failures of media are found, repaired or reported, and never returned
 //!   as data.
-//! * `capacity`: space that no data needs is used again, and a full drive refuses before it
-//!   acknowledges.
-//! * `retention`: snapshots, bookmarks and clones keep what they were taken of, and go to other
-//!   drives.
+//! * `capacity`: space that no data needs is reused, and a full drive refuses writes before it
+//!   acknowledges them.
+//! * `retention`: snapshots, bookmarks and clones preserve their original content, and can be sent
+//!   to other drives.
 
 mod capacity;
 mod content;
@@ -73,7 +73,7 @@ fn small(size_bytes: u64, segments: u64) -> Spec {
     }
 }
 
-/// Returns the allocation of zeroed blocks that a test draws or alternates.
+/// Returns the allocation of zeroed blocks that a test draws at random or alternates.
 fn allocation(keeps: bool) -> Allocation {
     if keeps { Allocation::Keep } else { Allocation::Release }
 }
@@ -88,8 +88,8 @@ struct World {
 }
 
 impl World {
-    /// Makes an empty drive. With `PUMICE_TEST_ENCRYPTED` set, it is encrypted if it can be: most
-    /// tests then pass as well, except for tests that forge or count bytes.
+    /// Makes an empty drive. With `PUMICE_TEST_ENCRYPTED` set, it is encrypted if possible. Most
+    /// tests then pass as well, except those that forge or count bytes.
     fn new(spec: Spec) -> Self {
         let (spec, cipher) = match std::env::var_os("PUMICE_TEST_ENCRYPTED") {
             Some(_) if spec.frame_form == FrameForm::Solid && spec.keys.is_none() => {
@@ -119,8 +119,8 @@ impl World {
         self.run(Drive::open(self.medium(), self.runtime.clock(), options))
     }
 
-    /// Opens the drive without garbage collection, checkpoints and upkeep: only writers and syncer
-    /// run.
+    /// Opens the drive without garbage collection, checkpoints and upkeep: only the writers and the
+    /// syncer run.
     fn open_without_collector(&self) -> Rc<Drive> {
         let drive = self.open_without_tasks();
         let (writer, syncer) = (drive.clone(), drive.clone());
@@ -149,7 +149,7 @@ impl World {
         self.kill(drive);
     }
 
-    /// Closes in order, and leaves it to the next opening to read the log.
+    /// Closes the drive in order, and leaves reading the log to the next opening.
     fn close_without_checkpoint(&self, drive: Rc<Drive>) {
         self.run(drive.close_without_checkpoint()).unwrap();
         self.kill(drive);
@@ -166,7 +166,7 @@ impl World {
         self.open()
     }
 
-    /// Recounts the accounts of an open drive, and asks its snapshots for all of their blocks.
+    /// Recounts the accounts of an open drive, and reads all blocks of its snapshots.
     fn audit(&self, drive: &Drive) {
         self.run(drive.audit()).unwrap();
         self.run(drive.audit_snapshots()).unwrap();
@@ -185,7 +185,7 @@ impl World {
         self.run(drive.write(offset, data))
     }
 
-    /// Returns the bytes of a part of a segment, as the medium has them.
+    /// Returns the bytes of a part of a segment, as stored on the medium.
     fn peek(&self, segment: u32, offset: u32, len: usize) -> AlignedBuffer {
         let buffer = AlignedBuffer::zeroed(len);
         let (bytes, result) = self.run(self.memory.read(SegmentId(segment), offset, buffer));
@@ -209,7 +209,7 @@ impl World {
     }
 
     /// Flips the same bit as [`World::flip`] and, if the batch has parity, the corresponding bit of
-    /// parity, else removes its echo, so that the damage cannot be restored.
+    /// the parity; otherwise removes its echo. The damage can then not be repaired.
     fn flip_for_good(&self, segment: u32, offset: u32) {
         let batch = damage::batches(self, segment).into_iter().find(|batch| {
             let (from, len) = (append_start(batch), batch.batch_bytes() as u32);
@@ -320,7 +320,7 @@ fn assert_accounting(drive: &Drive) {
     assert_eq!(drive.core().space().live_bytes(), sum);
 }
 
-/// Checks that a reopened drive has the map and the live bytes of the one before.
+/// Checks that a reopened drive has the same map and live bytes as before.
 fn assert_same_state(before: (Runs, u64), after: &Drive) {
     assert_accounting(after);
     assert!(before == state(after), "recovery found another map");
@@ -334,7 +334,7 @@ fn state(drive: &Drive) -> (Runs, u64) {
     (drive.core().map().runs().collect(), drive.core().space().live_bytes() - metadata)
 }
 
-/// Carries out a change of a drive as a host's request with or without FUA.
+/// Performs a change of a drive as a host's request with or without FUA.
 async fn with(fua: bool, drive: &Drive, change: impl Future<Output = Result<()>>) -> Result<()> {
     change.await?;
     if fua { drive.flush().await } else { Ok(()) }

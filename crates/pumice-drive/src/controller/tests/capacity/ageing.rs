@@ -1,8 +1,8 @@
-//! Goal: a drive that was used for long, with data that is cold and partly overwritten, still has
-//! the space that it had when it was new; operations that free space keep their reserve; passing
-//! faults and passing waits do not last.
-//! Method: cold frames that are smaller as a whole than in parts, next to hot noise; tiny records
-//! that grow when they are moved; drives that are filled until they refuse, then trimmed.
+//! Goal: a drive after long use, with data that is cold and partly overwritten, still has as much
+//! space as when it was new; operations that free space keep their reserve; transient faults and
+//! waits have no lasting effect. Method: cold frames that are smaller as a whole than in parts,
+//! next to hot noise; tiny records that grow when they are moved; drives that are filled until they
+//! refuse writes, then trimmed.
 
 use std::pin::Pin;
 
@@ -15,8 +15,8 @@ use crate::media::layer::Trigger;
 
 const FRAME: usize = 8 * BLOCK_BYTES;
 
-/// Returns a frame of one incompressible block eight times, each with a stamp: it is smaller as a
-/// whole than in two parts.
+/// Returns a frame of one incompressible block eight times, each with a stamp. The frame is smaller
+/// as a whole than in two parts.
 fn cold_frame(number: u64) -> Vec<u8> {
     let block = payload::noise(&mut random(number), BLOCK_BYTES);
     let mut frame = block.repeat(8);
@@ -33,8 +33,8 @@ fn sparse_block(random: &mut Random, noise_bytes: usize) -> Vec<u8> {
     block
 }
 
-/// Guards against cold segments that look partly dead, are repeatedly moved whole, and keep garbage
-/// collection from segments that are really dead.
+/// Guards against cold segments that look partly dead, are repeatedly moved whole, and prevent
+/// garbage collection of segments that are really dead.
 #[test]
 fn cold_frames_with_dead_blocks_do_not_wear_a_drive_out() {
     let (cold, hot) = (96u64 << 20, 32u64 << 20);
@@ -72,7 +72,7 @@ fn cold_frames_with_dead_blocks_do_not_wear_a_drive_out() {
     world.kill(drive);
 }
 
-/// Guards against garbage collection that takes the reserve of trims, or its own last segment,
+/// Guards against garbage collection that uses up the reserve of trims, or its own last segment,
 /// because a moved record is longer than before.
 #[test]
 fn moving_records_that_grow_leaves_trims_their_reserve() {
@@ -116,7 +116,8 @@ fn moving_records_that_grow_leaves_trims_their_reserve() {
     world.kill(drive);
 }
 
-/// Fills a thin drive with blocks of noise in order until it refuses; returns how many it took.
+/// Fills a thin drive with blocks of noise in order until it refuses them. Returns the number of
+/// accepted blocks.
 fn fill_in_order(world: &World, drive: &Drive) -> u64 {
     let mut random = random(9);
     for lba in 0..drive.size_bytes() / BLOCK {
@@ -155,8 +156,8 @@ fn a_write_that_waits_for_the_turn_ends_with_it() {
     world.kill(drive);
 }
 
-/// Guards against a passing read error that refuses writes, or keeps a segment from being emptied
-/// until the drive is reopened.
+/// Guards against a transient read error that causes refused writes, or prevents a segment from
+/// being emptied until the drive is reopened.
 #[test]
 fn read_errors_that_pass_leave_nothing_behind() {
     let size = 24u64 << 20;
@@ -198,7 +199,7 @@ fn garbage_collection_begins_before_writers_wait() {
         let lba = if number < size / BLOCK { number } else { random.random_range(0..size / BLOCK) };
         let data = payload::noise(&mut random, BLOCK_BYTES);
         if number % 64 == 63 {
-            // Slow enough for the medium and for garbage collection.
+            // The host is slow enough for the medium and for garbage collection.
             world.run(world.runtime.sleep_ns(100_000_000));
         }
         let written = drive.try_write(lba * BLOCK, &data);
@@ -210,7 +211,8 @@ fn garbage_collection_begins_before_writers_wait() {
     world.kill(drive);
 }
 
-/// A frame can have more blocks than its record has bytes: even one live block keeps its segment.
+/// A frame can have more blocks than its record has bytes. Even one live block must keep its
+/// segment in use.
 #[test]
 fn a_block_of_a_tiny_frame_keeps_its_segment() {
     let spec = Spec { frame_blocks: 64, codec: Codec::Zstd { level: 1 }, ..small(64 << 20, 8) };
@@ -231,7 +233,7 @@ fn a_block_of_a_tiny_frame_keeps_its_segment() {
             world.write(&drive, BLOCK, &payload::noise(&mut random, 63 * BLOCK_BYTES)).unwrap();
         }
     }
-    // A checkpoint under way holds more segments than the newest one names.
+    // A checkpoint in progress holds more segments than the newest one refers to.
     world.run(drive.checkpoint()).unwrap();
     assert_accounting(&drive);
     world.run(world.runtime.sleep_ns(60_000_000_000));
@@ -242,7 +244,8 @@ fn a_block_of_a_tiny_frame_keeps_its_segment() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against a drive that, to become full, moves all its data for the few dead bytes in it.
+/// Guards against a drive that moves all its data, for the few dead bytes in it, before it becomes
+/// full.
 #[test]
 fn a_fill_without_overwriting_moves_next_to_nothing() {
     for (segments, blocks) in [(12, 8), (40, 1), (40, 256), (100, 100)] {
@@ -270,7 +273,7 @@ fn a_fill_without_overwriting_moves_next_to_nothing() {
 }
 
 /// Guards against a used percentage that stays below 100 while writes are refused, or is 100 while
-/// they are not; and against a trim after which still no write is accepted.
+/// they are accepted; and against writes that are still refused after a trim.
 #[test]
 fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
     for segments in [5, 12, 30] {
@@ -299,7 +302,8 @@ fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
         }
         assert!(last > 95.0, "{segments}: {last} % just before a write was refused");
         assert!(refused(drive.info().used_percent), "{segments}: {} %", drive.info().used_percent);
-        // The trimmed space, except for one or two segments, since space moves in whole segments.
+        // The trimmed space, except for one or two segments, since space is freed in whole
+        // segments.
         let trimmed = (2 * u64::from(SEGMENT_BYTES)) / BLOCK;
         let trimmed = trimmed + 2 * u64::from(SEGMENT_BYTES) / BLOCK;
         world.run(drive.trim_durable(BLOCK, trimmed * BLOCK)).unwrap();
@@ -323,7 +327,7 @@ fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
 }
 
 /// Guards against requests that wait for a checkpoint that fails for lack of space, and against
-/// refused trims: the map of a huge disk takes much of a thin drive.
+/// refused trims: the map of a huge disk uses much of a thin drive.
 #[test]
 fn a_thin_drive_whose_map_takes_much_of_it_never_hangs() {
     let size = 256u64 << 30;
@@ -422,7 +426,7 @@ fn what_moving_costs_is_learned_once() {
 }
 
 /// Guards against a full drive that refuses writes permanently because the medium could not be read
-/// for a while: nothing can die then.
+/// for a while, during which no data can die.
 #[test]
 fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
     let size = 24u64 << 20;

@@ -1,6 +1,6 @@
-//! Goal: garbage collection never waits for a task that waits for it, and never makes a passing
-//! fault of the medium permanent.
-//! Method: drives that hold little more than their disk, overwritten many times.
+//! Goal: garbage collection never waits for a task that waits for it, and never makes a transient
+//! fault of the medium permanent. Method: drives that hold little more than their disk, overwritten
+//! many times.
 
 use futures_util::future::Either;
 use rand::RngExt;
@@ -11,8 +11,8 @@ use crate::media::layer::Trigger;
 
 const SIZE: u64 = 24 << 20;
 
-/// Lets eight hosts write parts of blocks to a thin drive that is almost full; returns whether they
-/// end.
+/// Lets eight hosts write parts of blocks to a thin drive that is almost full. Returns whether they
+/// finish.
 fn write_parts(seed: u64) -> bool {
     let mut world = World::new(small(SIZE, 4));
     (world.seed, world.plan.latency_ns) = (seed, 0..=2_000_000);
@@ -27,7 +27,7 @@ fn write_parts(seed: u64) -> bool {
                 let data = payload::noise(&mut random, len);
                 let offset = random.random_range(0..SIZE - data.len() as u64) | 1;
                 let written = drive.write(offset, &data).await;
-                // Sometimes the drive is full; trims make room.
+                // Sometimes the drive is full; trims free space.
                 if kind(written) == Some(ErrorKind::NoSpace) || random.random_range(0..20) == 0 {
                     let half = random.random_range(0..2) * SIZE / 2;
                     drive.trim(half, SIZE / 2).await.unwrap();
@@ -43,8 +43,8 @@ fn write_parts(seed: u64) -> bool {
     ended
 }
 
-/// Guards against a write that holds the segment from which it merges a block while it waits for
-/// room, and garbage collection that waits for the write to release the segment.
+/// Guards against a deadlock: a write holds the segment from which it merges a block while it waits
+/// for space, and garbage collection waits for the write to release the segment.
 #[test]
 fn writes_of_parts_of_blocks_do_not_stop_garbage_collection() {
     for seed in 0..6 {
@@ -52,7 +52,7 @@ fn writes_of_parts_of_blocks_do_not_stop_garbage_collection() {
     }
 }
 
-/// Guards against a good frame that is read with a flipped bit, copied with it, and freed.
+/// Guards against an intact frame that is read with a flipped bit, copied with it, and freed.
 #[test]
 fn a_disturbed_reading_damages_nothing() {
     let mut world = World::new(Spec { capacity_bytes: None, ..small(SIZE, 0) });
@@ -75,7 +75,7 @@ fn a_disturbed_reading_damages_nothing() {
 }
 
 /// Guards against a host that is not slowed until the last free segment is used up, and then waits
-/// for the whole next one: it must wait often and briefly.
+/// for an entire segment to be freed. It must wait often and briefly.
 #[test]
 fn a_host_waits_often_and_for_little() {
     let size = 48u64 << 20;
@@ -101,7 +101,7 @@ fn a_host_waits_often_and_for_little() {
 }
 
 /// Guards against a victim that is read from the medium while its last batches are still being
-/// written: it would be taken for damaged, and never be freed.
+/// written: it would be mistaken for damaged, and never be freed.
 #[test]
 fn a_victim_is_emptied_of_what_is_still_on_its_way() {
     for seed in 0..4 {
@@ -127,8 +127,8 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
     }
 }
 
-/// Guards against content that is moved forever because the end of a segment, into which no frame
-/// fits, looks like space to gain.
+/// Guards against content that is moved forever because the end of a segment, where no frame fits,
+/// looks like reclaimable space.
 #[test]
 fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     let spec = Spec { frame_blocks: 64, codec: Codec::None, ..small(64 << 20, 6) };
@@ -158,8 +158,8 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     panic!("the drive never fills");
 }
 
-/// Guards against a checkpoint for each moved or written frame, which takes the room that garbage
-/// collection gains: however small the map's cache is, a few leaves may be dirty.
+/// Guards against a checkpoint for each moved or written frame, which uses up the space that
+/// garbage collection frees: however small the map's cache is, a few leaves may be dirty.
 #[test]
 fn a_tiny_cache_of_the_map_leaves_room_for_data() {
     let spec = Spec { frame_blocks: 1, codec: Codec::None, ..small(32 << 20, 5) };

@@ -1,6 +1,6 @@
-//! Goal: batches and segments are filled to the last byte and not beyond.
-//! Method: batches of one page each fill a segment; writes that do not compress meet every amount
-//! of room near the end of a batch.
+//! Goal: batches and segments are filled to the last byte and not beyond. Method: batches of one
+//! page each fill a segment; writes that do not compress meet every amount of free space near the
+//! end of a batch.
 
 use super::*;
 use crate::base::seed::random;
@@ -47,7 +47,7 @@ fn batches_end_exactly_at_the_end_of_their_segment() {
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
 }
 
-/// Whatever room an open batch has left, an incompressible write gets as much room as it takes,
+/// Whatever space is left in an open batch, an incompressible write gets as much space as it needs,
 /// including a record header for every block.
 #[test]
 fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
@@ -61,7 +61,7 @@ fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
             world.write(&drive, 0, &noise[..BLOCK_BYTES]).unwrap();
         }
         let room = |bytes| drive.core().log().fit(Stream::Host, bytes, u32::MAX) == log::Fit::Open;
-        // Enough for the blocks, and not for their headers.
+        // The space is sufficient for the blocks, but not for their headers.
         met += u32::from(
             room(noise.len())
                 && !room(packing::worst_case_bytes(256, drive.medium.cipher().seal_bytes())),
@@ -83,7 +83,7 @@ fn a_write_that_need_not_wait_is_carried_out_at_once() {
     assert!(world.read(&drive, BLOCK, data.len()).unwrap() == data);
     let beyond = drive.try_write(8 << 20, &data).map(kind);
     assert_eq!(beyond, Some(Some(ErrorKind::InvalidInput)));
-    // Parts of blocks are merged with what is stored, and long writes are cut.
+    // Parts of blocks are merged with the stored data, and long writes are split.
     assert!(drive.try_write(BLOCK + 1, &data).is_none());
     assert!(drive.try_write(BLOCK, &data[1..]).is_none());
     assert!(drive.try_write(0, &vec![1; ATOMIC_WRITE_BYTES + BLOCK_BYTES]).is_none());

@@ -1,7 +1,7 @@
-//! Goal: a drive on a full or nearly full file system respects the space that is left just as it
+//! Goal: a drive on a full or nearly full file system respects the remaining space just as it
 //! respects its capacity: dead space is reused before a write is refused, trims and operations that
-//! return space continue, and no accepted write waits for space. Method: a medium whose room other
-//! users take and return, compared with an array.
+//! return space continue, and no accepted write waits for space. Method: a medium whose free space
+//! other users take and return, compared with an array.
 
 use rand::RngExt;
 
@@ -12,7 +12,7 @@ const SIZE: u64 = 64 << 20;
 const LIVE: usize = 16 << 20;
 const ROOM: u64 = 64 << 20;
 
-/// Returns a drive of 64 MiB and more, with 64 MiB of room.
+/// Returns a drive of 64 MiB and more, with 64 MiB of free space.
 fn world() -> World {
     let world = World::new(small(SIZE, 48));
     world.memory.set_room(Some(ROOM));
@@ -23,7 +23,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     payload::noise(&mut random(seed), len)
 }
 
-/// Overwrites, flushed and not, go to the places of dead data.
+/// Overwrites, flushed or not, reuse the locations of dead data.
 #[test]
 fn dead_space_is_used_again_before_the_host_is_full() {
     let world = world();
@@ -48,8 +48,8 @@ fn dead_space_is_used_again_before_the_host_is_full() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Other users take the remaining room. Writes are refused, and accepted again after a trim;
-/// operations that return space continue, also after an opening.
+/// Other users take the remaining space. Writes are refused, and accepted again after a trim;
+/// operations that return space continue, even after the drive is reopened.
 #[test]
 fn a_host_that_others_fill_does_not_wedge_a_drive() {
     for is_reopened in [false, true] {
@@ -58,7 +58,7 @@ fn a_host_that_others_fill_does_not_wedge_a_drive() {
         let mut plain = noise(1, LIVE);
         world.write(&drive, 0, &plain).unwrap();
         world.run(drive.flush()).unwrap();
-        // A second, in which the drive sees that room is low.
+        // Long enough for the drive to notice that space is low.
         world.run(world.runtime.sleep_ns(2_500_000_000));
         world.memory.set_room(Some(0));
         world.memory.besiege_room();
@@ -79,7 +79,7 @@ fn a_host_that_others_fill_does_not_wedge_a_drive() {
         assert_eq!(world.memory.refused_appends(), 0, "what was let through had its space");
         if is_reopened {
             drive = world.reopen(drive);
-            // Immediately, not when the first request waits for it.
+            // This happens immediately, not when the first request waits for it.
             assert!(drive.info().warm_bytes > 0 && drive.info().used_percent < 100.0);
         }
         assert!(world.read(&drive, 0, LIVE).unwrap() == plain);
@@ -99,8 +99,8 @@ fn a_host_that_others_fill_does_not_wedge_a_drive() {
     }
 }
 
-/// A drive whose last segment took no space while there was plenty is opened on a full file system,
-/// on which other segments have space.
+/// A drive whose last segment allocated no space while there was plenty is opened on a full file
+/// system, where other segments have space.
 #[test]
 fn the_rest_of_an_open_segment_gets_the_space_of_a_free_one() {
     for is_besieged in [false, true] {
@@ -130,7 +130,7 @@ fn the_rest_of_an_open_segment_gets_the_space_of_a_free_one() {
     }
 }
 
-/// There was plenty of room when the open segments of the streams were begun.
+/// There was plenty of space when the open segments of the streams were begun.
 #[test]
 fn what_is_left_of_open_segments_gets_its_space_when_room_gets_low() {
     let world = World::new(small(SIZE, 48));
@@ -147,7 +147,7 @@ fn what_is_left_of_open_segments_gets_its_space_when_room_gets_low() {
     world.memory.set_room(Some(0));
     world.run(drive.write_durable(1 << 20, &plain[1 << 20..])).unwrap();
     assert_eq!(world.memory.refused_appends(), 0);
-    // Once there is plenty of room, nothing is kept.
+    // Once there is plenty of space, nothing is retained.
     world.memory.set_room(Some(8 << 30));
     world.run(world.runtime.sleep_ns(2_500_000_000));
     assert_eq!((drive.info().low_room_bytes, drive.info().warm_bytes), (None, 0));

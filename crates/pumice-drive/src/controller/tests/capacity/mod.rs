@@ -1,4 +1,4 @@
-//! Space that no data needs is used again, and a full drive refuses before it acknowledges.
+//! Space that no data needs is reused, and a full drive refuses writes before it acknowledges them.
 
 mod ageing;
 mod collecting;

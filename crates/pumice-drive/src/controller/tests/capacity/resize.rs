@@ -1,8 +1,7 @@
-//! Goal: a drive in use grows and shrinks, and power loss at any moment of that leaves the old
-//! drive or the new one with all data; a size that does not fit is refused with the number that
-//! does, and changes nothing.
-//! Method: noise all over a drive whose medium has room to spare, a client that keeps writing with
-//! FUA, and a power loss at a random moment of a resize.
+//! Goal: a drive in use grows and shrinks, and a power loss at any moment leaves the old drive or
+//! the new one with all data; an impossible size is refused with the nearest possible one, and
+//! changes nothing. Method: noise all over a drive whose medium has space to spare, a client that
+//! keeps writing with FUA, and a power loss at a random moment of a resize.
 
 use rand::RngExt;
 
@@ -72,7 +71,7 @@ fn a_drive_grows_and_shrinks_in_use() {
     assert_eq!(resized.capacity_bytes, capacity(SEGMENTS_SMALL).unwrap());
     assert_accounting(&drive);
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
-    // Killed, not closed: the new size must be on the medium.
+    // The drive is killed, not closed: the new size must be on the medium.
     world.kill(drive);
     assert_eq!(world.check().problems, []);
     let drive = world.open();
@@ -88,7 +87,7 @@ fn a_drive_grows_and_shrinks_in_use() {
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     world.run(drive.flush()).unwrap();
     assert!(drive.core().space().used_from(SEGMENTS_SMALL) > 0, "what is new is used");
-    // Without a checkpoint since then.
+    // No checkpoint has been written since then.
     world.kill(drive);
     let drive = world.open();
     assert_eq!(shape(&drive), (2 * SIZE, SEGMENTS_LARGE));
@@ -122,7 +121,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     }
     world.run(drive.checkpoint()).unwrap();
     let free = drive.info().free_segments;
-    // A shrink that is dropped halfway leaves the drive as it was.
+    // A shrink that is dropped halfway leaves the drive unchanged.
     world.run(world.runtime.timeout(1, async {
         let wanted = Resize { capacity_bytes: capacity(SEGMENTS_SMALL), ..Resize::default() };
         let _ = drive.resize(wanted).await;
@@ -135,8 +134,8 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Writes the client's blocks one after the other with FUA, each with the next stamp; notes the
-/// last acknowledged stamp.
+/// Writes the client's blocks one after the other with FUA, each with the next stamp, and records
+/// the last acknowledged stamp.
 async fn stamp(drive: Rc<Drive>, acknowledged: Rc<Cell<u64>>) {
     for stamp in 1u64.. {
         let block: Vec<u8> = stamp.to_le_bytes().repeat(BLOCK_BYTES / 8);
@@ -152,14 +151,14 @@ fn check_stamps(found: &[u8], acknowledged: u64) {
     for (block, bytes) in (0..CLIENT_BLOCKS).zip(found.chunks(BLOCK_BYTES)) {
         let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
         assert!(bytes.chunks(8).all(|word| word == stamp.to_le_bytes()), "a torn block");
-        // The newest stamp up to the acknowledged one that falls on this block; 0 is none.
+        // The newest stamp, up to the acknowledged one, that falls on this block; 0 means none.
         let age = (acknowledged + CLIENT_BLOCKS - block) % CLIENT_BLOCKS;
         let newest = acknowledged.saturating_sub(age);
         assert!(stamp >= newest, "block {block} lost {newest}, has {stamp}");
     }
 }
 
-/// Cuts the power in a resize from the drive of [`spread`] to `target`; returns how often the old
+/// Cuts the power in a resize from the drive of [`spread`] to `target`. Returns how often the old
 /// and the new drive remained.
 fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
     let (mut old, mut new) = (0, 0);
@@ -199,7 +198,7 @@ fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
                 old += u32::from(shape(&drive) == (SIZE, SEGMENTS));
                 new += u32::from(shape(&drive) == target);
             }
-            // Either drive continues from there.
+            // The drive continues in either case.
             assert_accounting(&drive);
             resize(&world, &drive, Some(target.0), target.1).unwrap();
             assert_eq!(shape(&drive), target);
@@ -226,7 +225,7 @@ fn power_loss_in_a_shrink_leaves_the_old_drive_or_the_new_one() {
     assert!(old > 3 && new > 1, "too tame: {old} old, {new} new");
 }
 
-/// A shrink that does not end leaves the drive as it was: bad segments stay bad.
+/// A shrink that fails leaves the drive unchanged: bad segments stay bad.
 #[test]
 fn a_shrink_that_fails_hands_out_no_bad_segment() {
     let world = World::new(small(SIZE, 20));

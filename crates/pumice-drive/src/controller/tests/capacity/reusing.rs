@@ -1,6 +1,6 @@
-//! Goal: a segment is reused only when no read is under way in it, and no content of its earlier
-//! use is taken for its present content.
-//! Method: the one order of events that could cause this, driven by hand on a slow medium.
+//! Goal: a segment is reused only when no read is in progress in it, and no content of its earlier
+//! use is mistaken for its present content. Method: the one order of events that could cause this,
+//! driven step by step on a slow medium.
 
 use futures_util::future::join;
 
@@ -73,8 +73,8 @@ fn place_of(drive: &Drive, lba: u64) -> FramePlace {
     }
 }
 
-/// Fills the host's segment until a block needs another one, with few flushes: many would let the
-/// host move on to another segment.
+/// Fills the host's segment until a block needs another one, with few flushes: with many, the host
+/// could move on to another segment.
 async fn fill_segment(drive: &Drive, data: &[u8]) {
     while drive.core().log().fit(Stream::Host, BLOCK_BYTES + 28, u32::MAX) != log::Fit::NewSegment {
         let fits = |bytes: usize| {
@@ -88,9 +88,9 @@ async fn fill_segment(drive: &Drive, data: &[u8]) {
     drive.flush().await.unwrap();
 }
 
-/// A write of parts of two blocks has read the first and waits for the second. The first is
-/// overwritten by then, its segment freed and reused, and the block overwritten a second time: its
-/// mapping is the same as before, to the byte, but in another use of the segment.
+/// A write of parts of two blocks has read the first and waits for the second. Meanwhile, the first
+/// is overwritten, its segment is freed and reused, and the block is overwritten a second time. Its
+/// mapping is then the same as before, to the byte, but in another use of the segment.
 #[test]
 fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
     let world = World::new(Spec { frame_blocks: 1, ..small(8 * MIB, 8) });
@@ -133,8 +133,8 @@ fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
     assert!(world.read(&drive, 0, expected.len()).unwrap() == expected, "an old half came back");
 }
 
-/// Recovery meets a segment that was emptied by a trim, freed and used again, all after the
-/// newest checkpoint: what the trim made dead is dead before the segment's new use begins.
+/// Recovery meets a segment that was emptied by a trim, freed and reused, all after the newest
+/// checkpoint. The data that the trim made dead must be dead before the segment's new use begins.
 #[test]
 fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
     let world = World::new(small(16 * MIB, 6));

@@ -1,7 +1,6 @@
-//! Goal: dead space is returned to the host of the medium, also on a drive that is not in use; and
-//! the memory of a drive follows its activity.
-//! Method: drives with far more segments than their data needs, in virtual time; the medium in
-//! memory counts the segments that were not discarded.
+//! Goal: dead space is returned to the host of the medium, even from an idle drive; and the memory
+//! of a drive follows its activity. Method: drives with far more segments than their data needs, in
+//! virtual time; the medium in memory counts the segments that were not discarded.
 
 use rand::RngExt;
 
@@ -11,7 +10,7 @@ use crate::base::seed::random;
 const SECOND_NS: u64 = 1_000_000_000;
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
 
-/// Each stream has a segment open, which counts whole in memory.
+/// Each stream has an open segment, which counts in full in memory.
 const OPEN_BYTES: u64 = 3 * SEGMENT;
 
 /// Overwrites `region` bytes of a disk of 64 MiB on 60 segments `times` times, with data that
@@ -35,7 +34,7 @@ fn wait(world: &World, seconds: u64) {
     world.run(world.runtime.sleep_ns(seconds * SECOND_NS));
 }
 
-/// Guards against a file that keeps every byte ever written until its log is full.
+/// Guards against a file that retains every byte ever written until its log is full.
 #[test]
 fn what_was_overwritten_is_given_back_while_the_host_is_quiet() {
     let world = World::new(small(64 << 20, 60));
@@ -67,7 +66,7 @@ fn what_was_trimmed_is_given_back_within_a_minute() {
     assert_eq!(world.check().problems, []);
 }
 
-/// The same next to a host that never rests.
+/// As above, next to a host that never rests.
 #[test]
 fn what_was_trimmed_is_given_back_beside_a_busy_host() {
     let world = World::new(small(64 << 20, 60));
@@ -83,8 +82,8 @@ fn what_was_trimmed_is_given_back_beside_a_busy_host() {
     world.kill(drive);
 }
 
-/// Guards against moving data for nothing: after an hour without a change nothing is moved or
-/// written any more, and no more data was moved than there was.
+/// Guards against pointless moves: after an hour without a change, nothing is moved or written any
+/// more, and the moved data does not exceed the original data.
 #[test]
 fn a_drive_that_is_not_in_use_comes_to_rest() {
     for percent in [0, 20, 300] {
@@ -114,7 +113,7 @@ fn emptying_that_gains_nothing_ends() {
         let block = payload::noise(&mut random, BLOCK_BYTES);
         world.write(&drive, frame * 64 * BLOCK, &block.repeat(64)).unwrap();
     }
-    // Two blocks of each frame stay, which take twice the space in frames of their own.
+    // Two blocks of each frame remain, which use twice the space in frames of their own.
     for half in 0..2 * frames {
         world.run(drive.trim((half * 32 + 1) * BLOCK, 31 * BLOCK)).unwrap();
     }
@@ -167,7 +166,7 @@ fn a_drive_is_compacted_at_once_when_asked() {
     assert!(compacted.occupied_bytes <= compacted.live_bytes / 20 * 21 + (4 << 20));
     assert!(world.memory.resident_bytes() <= compacted.occupied_bytes + OPEN_BYTES);
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
-    // Nothing is left to do.
+    // No work remains.
     let again = world.run(drive.compact(5)).unwrap();
     assert_eq!((again.is_complete, again.moved_bytes), (true, 0));
     // A second one at the same time is refused; a cancelled one leaves nothing behind.
@@ -208,7 +207,8 @@ fn reads_take_as_much_memory_as_their_frames() {
     world.kill(drive);
 }
 
-/// Guards against a drive that takes megabytes before it was used, and keeps them afterwards.
+/// Guards against a drive that uses megabytes of memory before its first request, and retains them
+/// afterwards.
 #[test]
 fn a_drive_that_is_not_in_use_takes_little_memory() {
     let world = World::new(small(16 << 20, 12));
@@ -271,7 +271,7 @@ fn power_loss_while_space_is_given_back_loses_nothing() {
     assert!(moved_bytes > 0, "too tame a test");
 }
 
-/// Guards against a drive that was emptied once and keeps data that has died since.
+/// Guards against a drive that was emptied once and retains data that has died since.
 #[test]
 fn what_dies_after_a_rest_is_given_back_too() {
     let world = World::new(small(128 << 20, 100));
@@ -279,7 +279,7 @@ fn what_dies_after_a_rest_is_given_back_too() {
     let drive = world.try_open(options).unwrap();
     let mut random = random(1);
     let piece = 64 << 10;
-    // A third of each segment stays.
+    // A third of each segment remains.
     for number in 0..(40_u64 << 20) / piece {
         for region in [0, 40 << 20, 80 << 20] {
             let data = payload::noise(&mut random, piece as usize);
@@ -312,7 +312,7 @@ fn what_dies_after_a_rest_is_given_back_too() {
 }
 
 /// Guards against forgotten empty segments: next to a busy host they were not worth a checkpoint,
-/// and then the host goes away.
+/// and then the host becomes idle.
 #[test]
 fn what_was_not_worth_a_checkpoint_is_given_back_when_the_host_rests() {
     let world = World::new(small(4 << 30, 60));
@@ -338,7 +338,7 @@ fn what_was_not_worth_a_checkpoint_is_given_back_when_the_host_rests() {
     world.kill(drive);
 }
 
-/// Memory that is full at a number of bytes.
+/// A memory medium that is full at a given number of bytes.
 struct Narrow {
     inner: MemMedium,
     most: Cell<u64>,
@@ -357,7 +357,7 @@ impl crate::media::layer::Layer for Narrow {
         offset: u32,
         buffer: std::sync::Arc<AlignedBuffer>,
     ) -> Result<()> {
-        // A segment counts whole from its first byte on.
+        // A segment counts in full from its first byte.
         let takes = if offset == 0 { SEGMENT } else { 0 };
         if self.inner.resident_bytes() + takes > self.most.get() {
             return Err(Error::new(ErrorKind::NoSpace, "no space left on device"));
@@ -375,8 +375,8 @@ impl crate::media::layer::Layer for Narrow {
     }
 }
 
-/// Guards against a drive that fills the file system below it while its host does nothing: live
-/// data is copied before dead space is returned.
+/// Guards against a drive that fills the file system below it while its host is idle: live data is
+/// copied before dead space is returned.
 #[test]
 fn giving_back_needs_little_room() {
     let world = World::new(small(128 << 20, 100));
@@ -384,7 +384,7 @@ fn giving_back_needs_little_room() {
     let opening = Drive::open(medium.clone(), world.runtime.clock(), OpenOptions::default());
     let drive = world.run(opening).unwrap();
     let (mut random, piece) = (random(1), 64 << 10);
-    // Half of each segment stays.
+    // Half of each segment remains.
     for number in 0..(40_u64 << 20) / piece {
         for region in [0, 40 << 20] {
             let data = payload::noise(&mut random, piece as usize);

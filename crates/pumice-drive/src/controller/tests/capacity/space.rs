@@ -1,6 +1,6 @@
-//! Goal: a thin drive refuses writes before acknowledging them, loses nothing, and takes writes
-//! again after a trim; a full drive never refuses; reads, flushes and trims always continue; a trim
-//! of any length takes no time that grows with it. Method: incompressible writes until the drive
+//! Goal: a thin drive refuses writes before acknowledging them, loses nothing, and accepts writes
+//! again after a trim; a full drive never refuses; reads, flushes and trims always continue; the
+//! duration of a trim does not grow with its length. Method: incompressible writes until the drive
 //! refuses them, or for many times its size, compared with an array.
 
 use rand::RngExt;
@@ -11,7 +11,8 @@ use crate::controller::map::LEAF_BLOCKS;
 
 const SIZE: u64 = 4 << 20;
 
-/// Writes noise of `len` bytes at random places until the drive refuses; keeps the disk.
+/// Writes noise of `len` bytes at random offsets until the drive refuses; `disk` records the
+/// content.
 fn fill(world: &World, drive: &Drive, len: usize, plain: &mut [u8], seed: u64) {
     let mut random = random(seed);
     for _ in 0..100_000 {
@@ -28,7 +29,7 @@ fn fill(world: &World, drive: &Drive, len: usize, plain: &mut [u8], seed: u64) {
     panic!("the drive never fills");
 }
 
-/// A full drive, with a map far larger than its memory, is trimmed as a whole: the host waits for
+/// A full drive, with a map far larger than its memory, is trimmed as a whole. The host waits for
 /// the first freed space, not until all trimmed blocks are subtracted.
 #[test]
 fn a_write_does_not_wait_for_all_of_a_large_trim() {
@@ -61,7 +62,7 @@ fn a_write_does_not_wait_for_all_of_a_large_trim() {
             world.write(&drive, number << 20, &noise).unwrap();
             longest_ns = longest_ns.max(world.runtime.now_ns() - begun_ns);
         }
-        // Reading the leaves one after the other takes 400 ms.
+        // Reading the leaves one after the other would take 400 ms.
         assert!(longest_ns < 40_000_000, "scattered: {is_scattered}; a wait of {longest_ns} ns");
         assert_accounting(&drive);
         world.close(drive);
@@ -91,14 +92,14 @@ fn a_full_thin_drive_refuses_writes_and_takes_them_again_after_a_trim() {
         let data = payload::noise(&mut random(4), len);
         assert_eq!(kind(world.write(&drive, 0, &data)), Some(ErrorKind::NoSpace));
     }
-    // Trims continue, and more of them than fit into any reserve.
+    // Trims continue, even when there are more of them than fit into any reserve.
     for round in 0..3000 {
         let at = round * 7 % (size / BLOCK / 64) * BLOCK;
         world.run(drive.trim_durable(at, BLOCK)).unwrap();
         plain[at as usize..][..BLOCK_BYTES].fill(0);
     }
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
-    // The space that the trims returned is used again, and no more.
+    // The space that the trims returned is reused, and no more.
     world.run(drive.trim(0, size / 2)).unwrap();
     plain[..size as usize / 2].fill(0);
     let before = drive.info().host_bytes;
@@ -137,7 +138,7 @@ fn a_full_drive_takes_overwrites_for_ever() {
     assert_eq!(world.check().problems, []);
 }
 
-/// The default capacity holds the whole disk, written once in any order, with data that does not
+/// The default capacity holds the entire disk, written once in any order, with data that does not
 /// compress.
 #[test]
 fn a_full_drive_takes_its_whole_size() {

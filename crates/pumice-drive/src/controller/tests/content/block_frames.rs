@@ -1,6 +1,6 @@
-//! Goal: frames of independent blocks are never taken for other frames, keep their readable blocks,
-//! and leave the host the space that it was promised.
-//! Method: drives of such frames whose map, medium or memory is changed underneath them.
+//! Goal: frames of independent blocks are never mistaken for other frames, retain their readable
+//! blocks, and leave the host the space that it was promised. Method: drives with such frames,
+//! whose map, medium or memory is changed underneath them.
 
 use rand::RngExt;
 
@@ -24,7 +24,7 @@ fn frame_of(drive: &Drive, lba: u64) -> FramePlace {
     }
 }
 
-/// Reads a block; checks it against `data` and returns how many bytes of the medium it took.
+/// Reads a block and compares it with `data`. Returns the number of bytes read from the medium.
 fn read_block(world: &World, drive: &Drive, data: &[u8], block: usize) -> u64 {
     let before = drive.info().operations.media_read_bytes;
     let at = block * BLOCK_BYTES;
@@ -33,8 +33,8 @@ fn read_block(world: &World, drive: &Drive, data: &[u8], block: usize) -> u64 {
     drive.info().operations.media_read_bytes - before
 }
 
-/// Guards against a block that is served from memory for another LBA than the one of its record:
-/// nothing is read from the medium, so no header is compared.
+/// Guards against a block that is served from memory for an LBA other than its record's: nothing is
+/// read from the medium, so no header is compared.
 #[test]
 fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
     let world = World::new(blocks(SIZE, 4));
@@ -48,7 +48,7 @@ fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
         let read = world.read(&drive, (16 + block) * BLOCK, BLOCK_BYTES);
         assert_eq!(kind(read), Some(ErrorKind::Corrupt), "{what}");
     };
-    // The read cache has block 0, the map has the table of the others.
+    // The read cache has block 0; the map has the table of the others.
     assert!(read_block(&world, &drive, &data, 0) > 0);
     assert_eq!(read_block(&world, &drive, &data, 0), 0);
     drive.with_core(|core| core.map_mut().map_frame(Lba(16), place, |_| ()));
@@ -103,7 +103,7 @@ fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
 }
 
 /// The map has the table of each frame from its write on. Guards against a first read that fetches
-/// the whole frame.
+/// the entire frame.
 #[test]
 fn the_first_read_of_a_block_reads_no_more_than_it() {
     let size = 16 << 20;
@@ -113,7 +113,7 @@ fn the_first_read_of_a_block_reads_no_more_than_it() {
     for (number, part) in data.chunks(1 << 20).enumerate() {
         world.write(&drive, (number << 20) as u64, part).unwrap();
     }
-    // Recovered through the checkpoint, and through the log alone.
+    // The tables must also be found after recovery from the checkpoint, and from the log alone.
     world.close(drive);
     let killed = world.copy();
     let drive = killed.open();
@@ -135,8 +135,8 @@ fn the_first_read_of_a_block_reads_no_more_than_it() {
     }
 }
 
-/// The drive was written by a program that did not know tables. Guards against such drives staying
-/// slow.
+/// The drive was written by a program without support for tables. Guards against such drives
+/// staying slow.
 #[test]
 fn a_frame_without_a_table_in_the_map_is_read_whole_once() {
     let world = World::new(blocks(SIZE, 4));
@@ -191,7 +191,7 @@ fn a_reader_in_order_reads_each_frame_once() {
         assert!(read == data[at..at + BLOCK_BYTES]);
     }
     let reads = drive.layers().inner().counts().reads - before;
-    // The first read is not yet known as sequential.
+    // The first read is not yet recognized as sequential.
     assert!(reads <= 256 / 8 + 1, "{reads} reads for 32 frames");
     world.kill(drive);
 }
@@ -206,8 +206,9 @@ fn hardly_shorter(len: usize) -> (Vec<u8>, Vec<u8>) {
     found.unwrap()
 }
 
-/// A frame that this program would not have written: the entries of two of its blocks take more
-/// than their encoding saves. Guards against a part of a frame that finds no room on a full drive.
+/// A frame that this program would not have written: the entries of two of its blocks are longer
+/// than the saving of their encoding. Guards against a part of a frame that finds no space on a
+/// full drive.
 #[test]
 fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
     let world = World::new(blocks(SIZE, 6));
@@ -263,7 +264,7 @@ fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Frames are cut repeatedly, and no write is refused. Guards against cut frames that take more
+/// Frames are cut repeatedly, and no write is refused. Guards against cut frames that use more
 /// space than their blocks do alone.
 #[test]
 fn a_full_drive_of_independent_blocks_takes_overwrites() {
@@ -352,7 +353,7 @@ fn moved_frames_of_independent_blocks_are_read_alone() {
     world.run(drive.empty_victim(victim.segment)).unwrap();
     assert_ne!(frame_of(&drive, 0).segment, victim.segment);
     assert_read_alone(&world, &drive, &data);
-    // Recovered through the log.
+    // The tables must also be found after recovery from the log.
     world.run(drive.flush_log()).unwrap();
     world.kill(drive);
     let drive = world.open();
@@ -386,7 +387,7 @@ fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
     let identity = world.run(Identity::of_superblocks(&world.memory)).unwrap().unwrap();
     let uuid = uuid::Uuid::from_u128(7);
     assert_eq!(identity.spec(uuid, None).frame_form, FrameForm::Blocks);
-    // Without a codec there is nothing to divide.
+    // Without a codec, frames are not divided into blocks.
     let plain = identity.spec(uuid, Some(Codec::None));
     assert_eq!(plain.frame_form, FrameForm::Solid);
     plain.geometry().unwrap();
@@ -395,7 +396,7 @@ fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
     assert_eq!(rebuilt.problems, 0);
 }
 
-/// Content found through the table of another payload fails the checksums of its blocks.
+/// Content found through the table of another payload does not match the checksums of its blocks.
 #[test]
 fn a_wrong_table_in_the_map_changes_no_content_and_is_reported() {
     let (world, drive, data) = written(8, 17);

@@ -8,7 +8,7 @@ use crate::format::BatchHeader;
 
 const MIB: usize = 1 << 20;
 
-/// A drive on which 1 MiB at 0 was written repeatedly, flushed except for the last time: the last
+/// A drive on which 1 MiB at 0 was written repeatedly, flushed except for the last time. The last
 /// write is divided, and both of its batches are on the medium.
 struct Divided {
     world: World,
@@ -67,7 +67,7 @@ fn a_divided_write_leaves_next_to_nothing_unused() {
 }
 
 /// Guards against a write that survives a power loss in part, and against a later opening that
-/// takes up the whole first part of one.
+/// adopts the complete first part of one.
 #[test]
 fn a_divided_write_is_whole_or_absent() {
     for lost in 0..3 {
@@ -115,7 +115,7 @@ fn a_divided_write_that_was_flushed_is_never_dropped() {
     }
 }
 
-/// Guards against a first part that counts as durable through a sync between the two parts.
+/// Guards against a first part that counts as durable because of a sync between the two parts.
 #[test]
 fn the_first_part_alone_is_never_durable() {
     let world = World::new(small(SIZE, 24));

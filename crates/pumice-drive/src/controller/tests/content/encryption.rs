@@ -1,6 +1,6 @@
 //! Goal: an encrypted drive behaves like any other; none of its content is on the medium in the
 //! clear; after any change of the medium, a read returns the written data or fails; without its
-//! key, or with another one, nothing is opened and nothing changed.
+//! key, or with a different one, nothing can be read or changed.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) fn secret(byte: u8) -> Secret {
     Secret::Key(zeroize::Zeroizing::new(vec![byte; 32]))
 }
 
-/// Returns the specification with keys that `secret(1)` opens, and their cipher.
+/// Returns the specification with keys that `secret(1)` unlocks, and their cipher.
 pub(crate) fn with_keys(spec: Spec, randomness: Randomness) -> (Spec, Cipher) {
     let code = RecoveryCode::draw(&Randomness::seeded(7));
     let secrets = [secret(1), code.secret()];
@@ -24,7 +24,7 @@ pub(crate) fn with_keys(spec: Spec, randomness: Randomness) -> (Spec, Cipher) {
 }
 
 impl World {
-    /// Makes an empty drive that is encrypted, with keys and nonces from a seed.
+    /// Makes an empty encrypted drive, with keys and nonces from a seed.
     pub(crate) fn encrypted(spec: Spec) -> Self {
         Self::encrypted_by(spec, Randomness::seeded(1))
     }
@@ -77,7 +77,7 @@ fn text(blocks: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the records of a segment, each with its place and bytes.
+/// Returns the records of a segment, each with its location and bytes.
 fn records_in(world: &World, segment: u32) -> Vec<(Record, u32, Vec<u8>)> {
     let mut all = Vec::new();
     for batch in damage::batches(world, segment) {
@@ -147,7 +147,7 @@ fn nothing_of_the_content_is_on_the_medium() {
     let mut runs = TEXT.windows(8).chain(b"a name that is a secret".windows(8));
     let found = runs.find(|run| bytes.windows(8).any(|window| window == *run));
     assert_eq!(found.map(|run| String::from_utf8_lossy(run).into_owned()), None);
-    // The records of the host, headers included, are noise.
+    // The records of the host, including their headers, are noise.
     let mut counts = [0_u32; 256];
     let records = records_in(&world, 0);
     let all: Vec<u8> = records.iter().flat_map(|(_, _, bytes)| bytes.clone()).collect();
@@ -155,7 +155,7 @@ fn nothing_of_the_content_is_on_the_medium() {
     let len = all.len() as f64;
     let shares = counts.iter().map(|count| f64::from(*count) / len).filter(|share| *share > 0.0);
     let entropy: f64 = shares.map(|share| -share * share.log2()).sum();
-    // Of n random bytes, 8 - 255 / (2 ln 2 n) on average.
+    // The average for n random bytes is 8 - 255 / (2 ln 2 n).
     let expected = 8.0 - 255.0 / (2.0 * std::f64::consts::LN_2 * len);
     assert!(entropy > expected - 0.02, "{entropy} bits a byte, expected {expected}");
     for (record, _, _) in records {
@@ -219,7 +219,7 @@ fn closed() -> (World, Vec<u8>) {
     (world, disk)
 }
 
-/// Asserts that a changed drive returns its blocks, or fails; returns whether all were returned.
+/// Asserts that a changed drive returns its blocks or fails. Returns whether all were returned.
 fn is_right_or_fails(world: &World, disk: &[u8], what: &str) -> bool {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let Ok(drive) = world.try_open(options) else { return false };
@@ -248,7 +248,7 @@ fn no_flipped_bit_changes_what_is_read() {
             offset + record.header_bytes() as usize..offset + bytes.len()
         });
         let payloads: Vec<_> = payloads.collect();
-        // All headers, and a part of the payloads and of the zeroes around them.
+        // All headers, and some of the payloads and of the zeroes around them.
         let touched = |at: &usize| match payloads.iter().any(|payload| payload.contains(at)) {
             true => at.is_multiple_of(9),
             false => bytes[*at] != 0 || at.is_multiple_of(61),
@@ -306,7 +306,7 @@ fn a_log_that_is_cut_or_replayed_is_refused_or_older_as_a_whole() {
     let copy = world.copy();
     copy.put(0, tail.offset, &vec![0; tail.batch_bytes() as usize]);
     is_right_or_fails(&copy, &disk, "cut");
-    // A superblock with a changed bit and a right checksum is not accepted.
+    // A superblock with a changed bit and a valid checksum is not accepted.
     for slot in 0..SUPERBLOCK_SLOTS {
         for at in [48, 80, 120, 136, 200, 2300] {
             let copy = world.copy();
@@ -349,7 +349,7 @@ fn two_copies_that_run_apart_repeat_no_nonce() {
         copy.close(drive);
         take(&copy);
     }
-    // A nonce recurs only at the same place, in records from before the copies.
+    // A nonce recurs only at the same location, in records from before the copies.
     let alone: BTreeSet<_> = nonces.iter().map(|(nonce, ..)| nonce.clone()).collect();
     assert_eq!(alone.len(), nonces.len());
     assert!(nonces.len() > 16 && shared > 0 && count > nonces.len());

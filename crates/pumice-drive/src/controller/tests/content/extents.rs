@@ -90,7 +90,7 @@ fn what_was_brought_nearer_is_not_read_again() {
         assert!(block == data[(at * BLOCK) as usize..][..BLOCK_BYTES]);
     }
     assert_eq!(drive.core().counters().media_read_bytes.get(), before, "read again");
-    // A prefetch reads no more than the cache keeps, and nothing beyond the end.
+    // A prefetch reads no more than the cache can hold, and nothing beyond the end.
     world.run(drive.prefetch(0, 64 << 20)).unwrap();
     let beyond = world.run(drive.prefetch(1, 64 << 20));
     assert_eq!(beyond.unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -1,6 +1,6 @@
-//! Goal: the data extracted from a drive is its whole disk; damaged parts are named, left out, and
-//! affect nothing else; the medium stays as it is.
-//! Method: the disk is assembled from the parts and compared with the written data.
+//! Goal: the data extracted from a drive is its entire disk; damaged parts are reported, omitted,
+//! and affect nothing else; the medium is unchanged. Method: the disk is assembled from the parts
+//! and compared with the written data.
 
 use super::*;
 use crate::base::seed::random;
@@ -13,7 +13,7 @@ struct Disk {
     mapped: u64,
 }
 
-/// Extracts a drive and checks that parts come in order.
+/// Extracts a drive and checks that parts arrive in order.
 fn extract(world: &World, drive: &Drive) -> Disk {
     let mut disk = Disk { bytes: vec![0; drive.size_bytes() as usize], lost: vec![], mapped: 0 };
     let mut extract = Extract::new(drive);
@@ -90,7 +90,7 @@ fn a_damaged_frame_is_lost_and_nothing_else() {
     world.kill(drive);
 }
 
-/// A leaf of the map is read before its frames; damage to it takes 4 MiB of the disk.
+/// A leaf of the map is read before its frames, so damage to it affects 4 MiB of the disk.
 #[test]
 fn a_damaged_leaf_takes_its_blocks_and_no_others() {
     let size = 12u64 << 20;

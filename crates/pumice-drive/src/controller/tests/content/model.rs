@@ -1,6 +1,6 @@
-//! Goal: whatever the verbs, sizes, data, codec and frame size, the disk reads like a plain array
-//! of bytes; live bytes are exact; recovery finds the state before the end.
-//! Method: seeded random verbs on a drive and on an array, compared throughout.
+//! Goal: whatever the requests, sizes, data, codec and frame size, the disk reads like a plain
+//! array of bytes; live bytes are exact; recovery restores the state before the end. Method: seeded
+//! random requests to a drive and an array, compared throughout.
 
 use rand::RngExt;
 
@@ -16,8 +16,8 @@ struct Pair {
     plain: Vec<u8>,
     random: Random,
     options: OpenOptions,
-    /// Whether the state can be compared before and after a restart: otherwise garbage collection
-    /// continues after the last flush, and so do checkpoints.
+    /// Whether the state can be compared before and after a restart. If not, garbage collection and
+    /// checkpoints continue after the last flush.
     is_exact: bool,
 }
 
@@ -30,7 +30,8 @@ impl Pair {
         Self { world, drive, plain, random: random(seed), options, is_exact }
     }
 
-    /// Returns a byte range: aligned, within a block, or across borders; sometimes above 1 MiB.
+    /// Returns a byte range: aligned, within a block, or across borders; sometimes longer than 1
+    /// MiB.
     fn range(&mut self) -> (u64, usize) {
         let random = &mut self.random;
         let len = match random.random_range(0..20) {
@@ -148,7 +149,7 @@ fn a_drive_with_fast_zstd_is_an_array() {
     compare_with_an_array(Codec::Zstd { level: -1 }, None);
 }
 
-/// No other thread takes part: the tasks do the work of the threads, in virtual time.
+/// No other thread participates: the tasks do the work of the threads, in virtual time.
 #[test]
 fn a_drive_that_compresses_before_it_appends_is_an_array() {
     let workers = Workers::start(0).unwrap();
@@ -156,12 +157,12 @@ fn a_drive_that_compresses_before_it_appends_is_an_array() {
     compare_with_an_array(Codec::Lz4, Some(&workers));
 }
 
-/// Frames in a long log; then in one in which every block is moved, and frames are cut.
+/// First with frames in a long log, then in one in which every block is moved and frames are cut.
 #[test]
 fn a_drive_of_independent_blocks_is_an_array() {
     let zstd = Codec::Zstd { level: -1 };
     for (seed, frame_blocks, codec) in [(1, 8, Codec::Lz4), (2, 4, zstd)] {
-        // Few blocks and tables fit.
+        // Only a few blocks and tables fit.
         let options = OpenOptions { read_cache_bytes: 256 << 10, ..OpenOptions::default() };
         for (segments, steps) in [(40, STEPS), (4, 4 * STEPS)] {
             let frame_form = FrameForm::Blocks;
@@ -223,7 +224,7 @@ fn requests_beyond_the_end_change_nothing() {
     assert_eq!(drive.info().sequence, 0, "a batch was written");
 }
 
-/// A write above 1 MiB is cut into atomic pieces; a cut within a block would let a crash leave
+/// A write above 1 MiB is split into atomic pieces. A split within a block would let a crash leave
 /// half of that block new.
 #[test]
 fn long_writes_are_cut_between_blocks() {

@@ -1,7 +1,7 @@
-//! Goal: the map's leaves stay within their budget whatever the disk's size, evicted leaves are
-//! read again, and an opening reads only the log after the newest checkpoint and keeps no more
-//! leaves than it may.
-//! Method: writes scattered over a disk many times larger than the budget covers.
+//! Goal: the map's leaves stay within their budget, whatever the disk's size; evicted leaves are
+//! read again; and an opening reads only the log after the newest checkpoint and holds no more
+//! leaves than allowed. Method: writes scattered over a disk many times larger than the budget
+//! covers.
 
 use rand::RngExt;
 
@@ -16,7 +16,7 @@ fn options() -> OpenOptions {
     OpenOptions { map_cache_bytes: CACHE_BYTES, checkpoint_bytes, ..OpenOptions::default() }
 }
 
-/// Writes blocks of the byte 1, 2, ... far apart; returns the offsets in order.
+/// Writes blocks of the byte 1, 2, ... far apart, and returns the offsets in order.
 fn scatter(world: &World, drive: &Drive, count: usize) -> Vec<u64> {
     let mut random = random(1);
     let place = |_| random.random_range(0..SIZE / BLOCK) * BLOCK;
@@ -58,7 +58,7 @@ fn a_small_map_cache_holds_a_large_disk() {
     assert_eq!(world.check().problems, []);
 }
 
-/// After an orderly end no log is read.
+/// After an orderly end, no log is read.
 #[test]
 fn an_orderly_end_leaves_no_log_to_read() {
     let world = World::new(small(SIZE, 10));
@@ -89,14 +89,15 @@ fn a_drive_at_rest_writes_no_checkpoints() {
     world.close(drive);
 }
 
-/// Runs every kind of request that needs two leaves at the same time, many more requests than
-/// leaves fit in memory, and readers with other leaves of their own, so that no leaf stays long.
+/// Runs every kind of request that needs two leaves at the same time, in numbers far above the
+/// leaves that fit in memory, together with readers that need other leaves, so that no leaf stays
+/// in memory for long.
 fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
     const PAIRS: u64 = 64;
     const ROUNDS: u64 = 3;
     const LEAF_BYTES: u64 = 4 << 20;
     let mut world = World::new(small(SIZE, 30));
-    // Eight clean leaves stay, whatever the budget.
+    // Eight clean leaves are retained, whatever the budget.
     let options = OpenOptions { map_cache_bytes: 2 << 10, ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();
     let border = |pair: u64| (2 * pair + 1) * LEAF_BYTES;
@@ -131,12 +132,12 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
                     return;
                 }
                 drive.read(border(PAIRS + reader) - side, &mut block).await.unwrap();
-                // Other tasks have a turn although this one's leaves are in memory.
+                // Other tasks get a turn although this task's leaves are in memory.
                 drive.clock.sleep_ns(1000).await;
             }
         });
     }
-    // One after the other would take two seconds.
+    // One after the other, they would take two seconds.
     world.run(world.runtime.sleep_ns(20_000_000_000));
     assert_eq!(left.get(), 0, "writers that never end");
     assert!(drive.info().operations.map_misses > PAIRS * ROUNDS, "too tame a test");
@@ -197,8 +198,8 @@ fn a_log_that_changes_too_much_of_the_map_is_refused() {
     assert_eq!((limit(2 << 10), limit(1 << 30)), (4 * MAP_CACHE_BYTES_DEFAULT, 4 << 30));
 }
 
-/// Guards against refusing a drive for leaves that were trimmed again: they were not in the memory
-/// of the drive that wrote the log, either.
+/// Guards against refusing a drive because of leaves that were trimmed again: they were not in the
+/// memory of the drive that wrote the log, either.
 #[test]
 fn leaves_that_were_trimmed_take_no_memory_in_recovery() {
     let world = World::new(small(SIZE, 10));
@@ -214,8 +215,8 @@ fn leaves_that_were_trimmed_take_no_memory_in_recovery() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against successive crashes in checkpoints, each of which leaves the next opening another
-/// cache full of changed leaves to hold.
+/// Guards against successive crashes in checkpoints, each of which adds another cache full of
+/// changed leaves for the next opening to hold.
 #[test]
 fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
     const LATENCY_NS: u64 = 1_000_000_000;
@@ -230,14 +231,14 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
         most = most.max(changed);
         let (host, clock) = (drive.clone(), world.runtime.clone());
         world.runtime.spawn(async move {
-            // Other leaves every time, so that none has to be read.
+            // Different leaves every time, so that none has to be read.
             for leaf in life * 2000..(life + 1) * 2000 {
                 host.write(leaf << 22, &payload_of(1)).await.unwrap();
             }
             clock.sleep_ns(u64::MAX / 2).await;
         });
         // Long enough for the host to continue once the checkpoint's leaves are on the medium, and
-        // for its writes to get there, too; too short for the superblocks.
+        // for its writes to reach the medium too; too short for the superblocks.
         world.run(drive.clock.sleep_ns(LATENCY_NS * 6 / 5));
         world.runtime.spawn({
             let drive = drive.clone();
@@ -286,7 +287,7 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against garbage collection that waits for a checkpoint that is not due because the host
+/// Guards against garbage collection that waits for a checkpoint that is not due, because the host
 /// has written nothing since the last one.
 #[test]
 fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
@@ -315,7 +316,7 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
 }
 
 /// Two maps are read in the order of the medium, not leaf by leaf, and the reported differences are
-/// exact with a cache that holds a fraction of the leaves.
+/// exact even if the cache holds only a fraction of the leaves.
 #[test]
 fn what_differs_all_over_a_large_disk_is_found_in_few_reads() {
     let world = World::new(small(SIZE, 10));

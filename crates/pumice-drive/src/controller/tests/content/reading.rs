@@ -1,6 +1,6 @@
-//! Goal: small reads of a frame cost one media read together, and a bad sector of the medium fails
-//! the blocks that it contains and no others.
-//! Method: counted reads; a medium with one sector that cannot be read.
+//! Goal: small reads of one frame share a single media read, and a bad sector of the medium fails
+//! only the blocks that it contains. Method: counted reads; a medium with one sector that cannot be
+//! read.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ fn a_stored_frame_that_is_read_in_parts_is_read_from_the_medium_once() {
     }
 }
 
-/// Frames of one block are not kept among the decoded frames.
+/// Frames of one block are not stored among the decoded frames.
 #[test]
 fn a_block_of_a_short_read_is_read_from_the_medium_once() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });
@@ -57,7 +57,7 @@ fn a_block_of_a_short_read_is_read_from_the_medium_once() {
 }
 
 /// Guards against a block that reads as the earlier content at its offset, from before the segment
-/// was reused: records of one length begin at the same offsets in each use.
+/// was reused: records of the same length begin at the same offsets in each use.
 #[test]
 fn a_block_is_never_that_of_an_earlier_use_of_its_segment() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });
@@ -77,7 +77,7 @@ fn a_block_is_never_that_of_an_earlier_use_of_its_segment() {
     world.close(drive);
 }
 
-/// Returns a reopened drive of independent blocks with `data`, with nothing cached but the map.
+/// Returns a reopened drive of independent blocks with `data`, where only the map is cached.
 fn reopened_blocks(world: &World, data: &[u8]) -> Rc<Drive> {
     let drive = world.open();
     world.write(&drive, 0, data).unwrap();
@@ -105,7 +105,7 @@ fn a_block_is_read_without_the_rest_of_its_frame() {
     world.kill(drive);
 }
 
-/// The map has the frame's table, by which each block could be read alone.
+/// The map has the frame's table, with which each block could be read alone.
 #[test]
 fn a_sequential_reader_does_not_read_a_frame_once_a_block() {
     let world = World::new(Spec { frame_form: FrameForm::Blocks, ..small(SIZE, 4) });
@@ -189,8 +189,8 @@ impl crate::media::layer::Layer for BadSector {
     }
 }
 
-/// Three frames of one block each, the middle one dead: a read of all three blocks reads all three
-/// frames with one media read.
+/// Three frames of one block each, the middle one dead. A read of all three blocks fetches all
+/// three frames with one media read.
 #[test]
 fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });

@@ -1,7 +1,6 @@
-//! Goal: reading ahead saves a sequential reader its waiting, and changes nothing else: content,
-//! errors, memory, the cost of random readers.
-//! Method: counted reads in virtual time; readers next to writers whose blocks name their version;
-//! a medium with one unreadable sector.
+//! Goal: reading ahead saves a sequential reader its waiting and changes nothing else: content,
+//! errors, memory, the cost of random readers. Method: counted reads in virtual time; readers next
+//! to writers whose blocks contain their version; a medium with one unreadable sector.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use crate::media::layer::{FaultPlan, Trigger};
 
 const SIZE: u64 = 16 << 20;
 const LATENCY_NS: u64 = 100_000;
-/// Reads of each reader next to writers.
+/// Number of reads of each reader next to writers.
 const READS: u64 = 600;
 const KIB: usize = 1 << 10;
 
@@ -43,7 +42,8 @@ struct Cost {
     ahead_bytes: u64,
 }
 
-/// Opens the drive and reads `len` bytes at each of `offsets`, one after the other.
+/// Opens the drive, reads `len` bytes at each of `offsets`, one after the other, and returns the
+/// cost.
 fn cost(
     world: &World,
     options: OpenOptions,
@@ -100,7 +100,7 @@ fn random_readers_read_nothing_ahead() {
     assert_eq!((with.ns, with.media_bytes), (without.ns, without.media_bytes));
 }
 
-/// The bytes read ahead in vain are no more than the useful ones.
+/// No more bytes are read ahead in vain than usefully.
 #[test]
 fn a_reader_that_turns_away_costs_as_much_again_at_most() {
     let data = payload::noise(&mut random(4), SIZE as usize);
@@ -133,7 +133,7 @@ fn many_readers_at_once_keep_to_the_memory() {
     }
 }
 
-/// Garbage collection, scrubs and extents read sequentially, but are no hosts.
+/// Garbage collection, scrubs and extents read sequentially, but are not hosts.
 #[test]
 fn only_hosts_are_read_ahead_of() {
     let data = payload::text(&mut random(6), SIZE as usize);
@@ -160,7 +160,7 @@ struct Versions {
 
 impl Versions {
     /// Returns the content of a block: its address, its version, and noise that differs from most
-    /// others.
+    /// other blocks.
     fn block(&self, lba: u64, version: u64) -> Vec<u8> {
         let at = (lba * 977 + version * 131) as usize % (self.noise.len() - BLOCK_BYTES);
         [&lba.to_le_bytes(), &version.to_le_bytes(), &self.noise[at..at + BLOCK_BYTES - 16]]
@@ -212,14 +212,14 @@ impl Versions {
             }
             self.reads.set(self.reads.get() + 1);
             lba += blocks;
-            // Reads from memory take no time, and other tasks must have their turn.
+            // Reads from memory take no time, and other tasks must get a turn.
             self.clock.sleep_ns(random.random_range(0..100_000)).await;
         }
     }
 }
 
-/// Overwrites, garbage collection and reused segments, next to sequential readers, one of which
-/// reads single blocks.
+/// Overwrites, garbage collection and reused segments, next to sequential readers. One of the
+/// readers reads single blocks.
 #[test]
 fn readers_in_order_find_what_was_written_last() {
     let (mut used_bytes, mut victims, mut generation) = (0, 0, 0);
@@ -293,12 +293,12 @@ fn an_error_is_met_by_the_read_that_wants_the_block() {
     world.runtime.drop_tasks();
 }
 
-/// Bytes that were once read wrong, ahead of their reader, are read again.
+/// Bytes that were read ahead wrongly once are read again for their reader.
 #[test]
 fn what_was_read_wrong_ahead_is_read_again() {
     let data = payload::noise(&mut random(8), SIZE as usize);
     let world = filled(FrameForm::Solid, &data);
-    // This holds for each of the reads ahead.
+    // This applies to each of the reads ahead.
     for nth in 1..=40 {
         let drive = world.try_open(options(8 << 20)).unwrap();
         let read_corruptions = Trigger::Nth(nth);

@@ -1,8 +1,7 @@
-//! Goal: a new master key takes the place of the present one while the drive is used; then nothing
-//! opens with the earlier one; power loss at any moment leaves a drive with all its data, on which
-//! the replacement can be resumed.
-//! Method: the scene of `shrinking_kept`, encrypted; after each crash the drive is unlocked again,
-//! as by another process, and disks are compared byte by byte.
+//! Goal: a new master key replaces the present one while the drive is in use; afterwards, the
+//! earlier key opens nothing; a power loss at any moment leaves a drive with all its data, on which
+//! the replacement can be resumed. Method: the scene of `shrinking_kept`, encrypted. After each
+//! crash, the drive is unlocked again, as by another process, and disks are compared byte by byte.
 
 use super::encryption::secret;
 use super::*;
@@ -30,7 +29,7 @@ fn code() -> RecoveryCode {
 fn new_keys_for(world: &World, seed: u64) -> NewKeys {
     let secrets = [secret(1), code().secret()];
     let cipher = world.memory.cipher();
-    // Another seed than for the first key.
+    // A seed other than that of the first key.
     let randomness = Randomness::seeded(1000 + seed);
     NewKeys::draw(world.spec.uuid, cipher, &secrets, 5, randomness).unwrap()
 }
@@ -76,7 +75,7 @@ fn everything_moves_to_the_new_key() {
         for area in keys(&world) {
             assert!(area.earlier.is_none() && area.since > 0);
         }
-        // The earlier key, if it was kept, opens nothing.
+        // The earlier key, if it was retained, opens nothing.
         let error = world.with_cipher(before).refusal();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         let world = copy(&world, &secret(1));
@@ -197,7 +196,7 @@ fn power_loss_while_a_key_is_replaced_loses_nothing() {
     assert!(ends[0] > 0 && ends[1] > 8 && ends[2] > 0, "{ends:?}");
 }
 
-/// It resumes in the same process, after the call was abandoned.
+/// The replacement resumes in the same process, after the call was abandoned.
 #[test]
 fn a_replacement_that_was_given_up_goes_on() {
     let mut scene = Scene::encrypted(95);
@@ -251,7 +250,7 @@ fn what_hinders_a_new_key_is_said() {
     };
     let foreign = draw(&stranger, world.spec.uuid);
     refused(Some(&foreign), ErrorKind::PermissionDenied, "not made with the key");
-    // Bytes that came through a socket.
+    // Bytes that arrived through a socket.
     for slots in [vec![], vec![vec![0; 127]], vec![vec![0; 128]], vec![vec![9; 128]; 9]] {
         let slots = slots.into_iter().map(Hex).collect();
         let malformed = NewKeys { slots, ..keys.clone() };

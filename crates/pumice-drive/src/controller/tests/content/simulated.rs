@@ -1,6 +1,6 @@
 //! Goal: many concurrent requests have the same result as sequential ones, whatever the latencies
-//! of the medium; and a run in virtual time is repeatable byte for byte.
-//! Method: tasks on a medium whose operations take 0 to 2 ms and complete out of order.
+//! of the medium; and a run in virtual time is repeatable byte for byte. Method: tasks on a medium
+//! whose operations take 0 to 2 ms and complete out of order.
 
 use std::cell::RefCell;
 
@@ -44,7 +44,7 @@ pub(crate) fn run_all<F: Future<Output = ()> + 'static>(
 /// The end of an operation: task, operation, virtual time, result.
 type Event = (u64, u64, u64, u64);
 
-/// A task with a share of the disk of its own, and an array to compare it with.
+/// A task that owns a part of the disk, and an array to compare it with.
 struct Worker {
     drive: Rc<Drive>,
     clock: Runtime,
@@ -115,7 +115,7 @@ impl Worker {
     }
 }
 
-/// Runs all workers; returns the events, and the medium's fingerprint.
+/// Runs all workers and returns the events and the medium's fingerprint.
 fn run_workers(seed: u64) -> (Vec<Event>, u64) {
     let world = slow_world(seed, 24);
     let drive = world.open();
@@ -155,10 +155,10 @@ fn a_block_written_by_many_at_once_holds_one_of_the_values() {
                 let lba = random.random_range(0..4u64);
                 let value = (number * 40 + round) as u8;
                 if random.random() {
-                    // Not a fill: a frame with the value in every second byte.
+                    // The block is not a fill but a frame with the value in every second byte.
                     let data: Vec<u8> = (0..4096).map(|at| [value, at as u8][at % 2]).collect();
                     drive.write(lba * BLOCK, &data).await.unwrap();
-                    // Nothing runs between the write's place in the order and this.
+                    // No task runs between the write's place in the order and this statement.
                     last.borrow_mut()[lba as usize] = value;
                 } else {
                     let mut out = vec![0; 4096];
@@ -192,7 +192,7 @@ fn writes_to_parts_of_one_block_all_survive() {
         async move {
             for round in 0..8u64 {
                 clock.sleep_ns(number * 31_000 % 900_000).await;
-                // 500 bytes each, so that some parts lie in two blocks.
+                // Each part has 500 bytes, so some parts cross into a second block.
                 let value = (number + round) as u8;
                 let data = [value; 500];
                 with(round == 5, &drive, drive.write(number * 500, &data)).await.unwrap();
@@ -205,8 +205,8 @@ fn writes_to_parts_of_one_block_all_survive() {
     assert!(drive.info().operations.merged_blocks > 64 * 8, "no race was lost: too tame a test");
 }
 
-/// Guards against a panic: a write that lost the race for its edge left an empty batch, near
-/// the end of a segment, where the next write did not fit.
+/// Guards against a panic: a write that lost the race for its edge left an empty batch near the end
+/// of a segment, where the next write did not fit.
 #[test]
 fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
     let world = World::new(small(SIZE, 6));

@@ -1,6 +1,6 @@
-//! Goal: drives that share threads keep all written data, whatever is in flight, dropped or closed.
-//! Method: in real time, since virtual time does not wait for threads; nothing depends on how fast
-//! they are.
+//! Goal: drives that share threads retain all written data, whatever is in flight, dropped or
+//! closed. Method: real time, since virtual time does not wait for threads; no result depends on
+//! their speed.
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -60,7 +60,7 @@ fn writes_in_flight_on_several_threads_are_kept() {
         let mut plain = vec![0; SIZE];
         let mut random = random(7);
         for round in 0..30 {
-            // Disjoint ranges, so that the order does not count.
+            // Disjoint ranges, so that the order does not matter.
             let len = [4096, 20 << 10, 64 << 10, 512 << 10][random.random_range(0..4)];
             let offsets = (0..SIZE / len).filter(|at| at % 3 != round % 3).take(40);
             let writes: Vec<_> =
@@ -71,7 +71,7 @@ fn writes_in_flight_on_several_threads_are_kept() {
             let all = writes.iter().map(|(offset, bytes)| drive.write(*offset as u64, bytes));
             let results = real.runtime.block_on(join_all(all));
             results.into_iter().for_each(|result| result.unwrap());
-            // A dropped write may or may not take effect: it writes the present content.
+            // A dropped write may or may not take effect, so it writes the present content.
             let (offset, bytes) = &writes[0];
             drop(drive.write(*offset as u64, bytes).now_or_never());
         }

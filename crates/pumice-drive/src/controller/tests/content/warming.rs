@@ -1,8 +1,9 @@
-//! Goal: while the host flushes often, a few freed segments keep their content and are reused, by
-//! the host first; the old content is never taken for that of the next use; once the host flushes
-//! no more, when the medium is full, and in a close, these segments are returned to the medium. A
-//! segment being discarded or zeroed is not handed out, refuses no write, and delays nothing.
-//! Method: a disk is overwritten until garbage collection has freed segments several times.
+//! Goal: while the host flushes often, a few freed segments retain their content and are reused,
+//! preferably by the host; the old content is never mistaken for that of the next use. Once the
+//! host no longer flushes, when the medium is full, and during a close, these segments are returned
+//! to the medium. A segment being discarded or zeroed is not allocated, causes no refused write,
+//! and delays nothing. Method: a disk is overwritten until garbage collection has freed segments
+//! several times.
 
 use rand::RngExt;
 
@@ -18,7 +19,7 @@ const SIZE: u64 = 8 << 20;
 const PIECE: usize = 16 << 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Overwrites random pieces of the disk, `plain`, 500 in a second, and flushes if `flushes`.
+/// Overwrites random pieces of the disk, `plain`, 500 per second, and flushes if `flushes`.
 fn overwrite(world: &World, drive: &Drive, plain: &mut [u8], pieces: u64, flushes: bool) {
     for _ in 0..pieces {
         let mut random = random(world.seed << 32 | drive.info().operations.writes);
@@ -29,7 +30,7 @@ fn overwrite(world: &World, drive: &Drive, plain: &mut [u8], pieces: u64, flushe
         if flushes {
             world.run(drive.flush()).unwrap();
         }
-        // Garbage collection has its turn.
+        // Garbage collection gets a turn.
         world.run(world.runtime.sleep_ns(2_000_000));
     }
 }
@@ -59,8 +60,8 @@ fn counts(drive: &Drive) -> Counts {
     drive.layers().inner().counts()
 }
 
-/// Returns the number of segments that occupy memory of the medium, and the number of used or kept
-/// ones.
+/// Returns the number of segments that occupy memory of the medium, and the number of used or
+/// retained ones.
 fn segments(world: &World, drive: &Drive) -> (u64, u64) {
     let core = drive.core();
     let used = core.space().segment_count() - core.space().free_count();
@@ -88,7 +89,7 @@ fn segments_stay_warm_while_the_host_flushes() {
         assert!(kept <= 4, "{kept} segments are warm");
     }
     assert!(seen > 30, "a segment was warm at {seen} of 60 moments");
-    // Nothing is kept for a host that flushes no more.
+    // Nothing is retained for a host that no longer flushes.
     wait(&world, 100);
     assert_eq!(drive.info().warm_bytes, 0);
     let (resident, used) = segments(&world, &drive);
@@ -119,7 +120,7 @@ fn a_host_that_flushes_leaves_a_segment_that_is_not_warm() {
     let early: Vec<_> =
         left.iter().filter(|(_, used)| *used < SEGMENT_BYTES / 8 * 7).map(|left| left.0).collect();
     assert_eq!(early.len(), 1, "{left:?}");
-    // The rest of that segment was never written: it is not warm when it is freed.
+    // The rest of that segment was never written, so it is not warm when it is freed.
     let is_free = || drive.core().space().all_free().any(|segment| segment == early[0]);
     while !is_free() {
         overwrite(&world, &drive, &mut plain, 1, true);
@@ -194,7 +195,8 @@ fn a_close_and_a_compaction_leave_nothing_warm() {
     }
 }
 
-/// The host does not stop for a compaction, and nothing stays warm for it until that has ended.
+/// The host does not stop for a compaction, and no segment stays warm for it until the compaction
+/// has ended.
 #[test]
 fn a_compaction_ends_beside_a_host_that_flushes() {
     let mut world = World::new(small(SIZE, 4));
@@ -227,7 +229,7 @@ fn a_compaction_ends_beside_a_host_that_flushes() {
     world.kill(drive);
 }
 
-/// Guards against zeroing that wears the medium out for a host that flushes seldom, in bursts.
+/// Guards against zeroing that wears out the medium for a host that flushes seldom, in bursts.
 #[test]
 fn no_more_is_zeroed_than_is_flushed() {
     let world = World::new(small(SIZE, 8));
@@ -255,7 +257,7 @@ fn no_more_is_zeroed_than_is_flushed() {
     world.kill(drive);
 }
 
-/// Guards against keeping space for flushes while writes are refused for lack of space.
+/// Guards against retaining space for flushes while writes are refused for lack of space.
 #[test]
 fn a_full_medium_gets_warm_segments_back() {
     let world = World::new(small(SIZE, 4));
@@ -313,7 +315,7 @@ fn what_is_held_refuses_no_write() {
     world.run(world.runtime.sleep_ns(1_000_000));
     let held = drive.core().space().next_for(Stream::Host).unwrap();
     drive.with_core(|core| core.space_mut().hold_free(held));
-    // Garbage collection can gain nothing.
+    // Garbage collection cannot free anything.
     drive.with_core(|core| core.end_collection_step(true));
     for (purpose, is_enough) in [(Purpose::Data, false), (Purpose::Trim, true)] {
         let made = drive.with_core(|core| core.make_room(1 << 20, purpose));
@@ -331,7 +333,7 @@ fn what_is_held_refuses_no_write() {
     world.kill(drive);
 }
 
-/// Guards against a shrink that takes a segment out of the table, is dropped, and makes the segment
+/// Guards against a shrink that removes a segment from the table, is dropped, and makes the segment
 /// available again while it is still being discarded.
 #[test]
 fn a_shrink_waits_for_what_is_held() {
@@ -381,8 +383,8 @@ fn a_close_that_fails_ends_beside_zeroing() {
     assert!(has_zeroed > 10, "too tame a test: {has_zeroed}");
 }
 
-/// Guards against zeroing half of a segment, after which the rest of its earlier use looks like a
-/// use with a damaged header.
+/// Guards against zeroing only half of a segment: the rest of its earlier use would look like a use
+/// with a damaged header.
 #[test]
 fn what_an_earlier_process_left_is_not_zeroed() {
     for moment in 0..20 {
@@ -424,7 +426,7 @@ fn what_was_flushed_is_vouched_for_beside_zeroing() {
     while !is_held(&drive) {
         overwrite(&world, &drive, &mut plain, 1, true);
     }
-    // Writing zeroes of 1 MiB takes half a second, and the pause after it as long.
+    // Writing zeroes of 1 MiB takes half a second, and so does the pause after it.
     let latency_ns = 500_000_000..=500_000_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let sealed = drive.core().log().sealed_seq();
@@ -450,8 +452,8 @@ fn scan(world: &World, tail: log::Tail) -> (Vec<BatchHeader>, u32) {
     (found, end)
 }
 
-/// Guards against stale batches of a warm segment that are taken for current ones: a reused segment
-/// ends where its own batches end, for all readers that do not follow the log.
+/// Guards against stale batches of a warm segment that are mistaken for current ones: a reused
+/// segment ends where its own batches end, for all readers that do not follow the log.
 #[test]
 fn what_is_left_of_an_earlier_use_does_not_belong_to_the_next() {
     let mut stale = 0;
@@ -477,8 +479,8 @@ fn what_is_left_of_an_earlier_use_does_not_belong_to_the_next() {
     assert!(stale > 10, "{stale} stale batches: too tame a test");
 }
 
-/// Power fails while warm segments are reused: flushed data is there, and no data of an earlier
-/// use; also for a rebuild without superblocks, as long as it finds a checkpoint.
+/// Power fails while warm segments are reused. Flushed data survives, and no data of an earlier use
+/// appears. A rebuild without superblocks has the same result, as long as it finds a checkpoint.
 #[test]
 fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
     for seed in 0..16 {
@@ -516,7 +518,7 @@ fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
     }
 }
 
-/// Where garbage collection has freed nothing yet, the next segment is zeroed while the host
+/// If garbage collection has not freed any segment yet, the next segment is zeroed while the host
 /// flushes often.
 #[test]
 fn the_next_segment_is_zeroed_for_a_host_that_flushes_often() {
@@ -546,7 +548,7 @@ fn the_next_segment_is_zeroed_for_a_host_that_flushes_often() {
     let resident = || world.memory.resident_bytes() / u64::from(SEGMENT_BYTES);
     assert_eq!((drive.info().operations.zeroed_bytes, resident()), (0, 1));
     write(300, true);
-    // The host's stream has left its own segment for the first, and the next one is zeroed, too.
+    // The host's stream has left its own segment for the first one, and the next one is zeroed too.
     let segment = u64::from(SEGMENT_BYTES);
     let tail = || drive.core().log().tail(Stream::Host).unwrap().segment;
     let first = tail();
@@ -556,8 +558,8 @@ fn the_next_segment_is_zeroed_for_a_host_that_flushes_often() {
     // A checkpoint may have taken one segment, which is not a warm one.
     assert!((3..=4).contains(&resident()), "{} segments", resident());
     assert!(is_zeroed(next));
-    // The stream enters the next segment when the one before is full, and the one after it is
-    // zeroed no earlier than that.
+    // The stream enters the next segment when the current one is full, and the one after it is not
+    // zeroed before that.
     while tail() == first {
         assert_eq!(zeroed(), 2);
         write(20, true);

@@ -1,7 +1,6 @@
-//! Goal: a write-zeroes of up to 1 MiB takes effect as a whole or not at all after a death,
-//! wherever it begins and ends.
-//! Method: several concurrent clients, and one that flushes repeatedly, so that batches end
-//! anywhere; the process dies at random moments.
+//! Goal: after a crash, a write-zeroes of up to 1 MiB has taken effect as a whole or not at all,
+//! wherever it begins and ends. Method: several concurrent clients, and one that flushes
+//! repeatedly, so that batches end anywhere; the process dies at random moments.
 
 use rand::RngExt;
 

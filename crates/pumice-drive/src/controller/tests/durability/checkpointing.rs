@@ -1,5 +1,5 @@
-//! Goal: a checkpoint is of one moment, the records that it and its predecessor name stay until
-//! both superblock slots have moved, and an abandoned checkpoint leaves nothing.
+//! Goal: a checkpoint represents one moment; the records that it and its predecessor refer to
+//! remain until both superblock slots have moved; and an abandoned checkpoint leaves no trace.
 //! Method: a medium whose operations take a millisecond, examined every tenth of a millisecond.
 
 use super::survival::take_free_segments;
@@ -31,8 +31,8 @@ fn checkpoint_watched(world: &World, drive: &Rc<Drive>, mut look: impl FnMut()) 
     });
 }
 
-/// A checkpoint stores the segment table as of its beginning: no segment in use then may be freed
-/// and used for the checkpoint's own records before the checkpoint has ended.
+/// A checkpoint stores the segment table as of its beginning. A segment that is in use at that time
+/// must not be freed and used for the checkpoint's own records before the checkpoint has ended.
 #[test]
 fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     let world = World::new(small(SIZE, 4));
@@ -106,8 +106,8 @@ fn each_superblock_slot_is_durable_before_the_other_is_written() {
     world.kill(drive);
 }
 
-/// While a checkpoint is written, both it and its predecessor count as live, to the byte, and
-/// records that only the predecessor names die when the second superblock slot is durable, not
+/// While a checkpoint is written, both it and its predecessor count as live, to the byte. Records
+/// that only the predecessor refers to die when the second superblock slot is durable, and not
 /// earlier.
 #[test]
 fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
@@ -133,7 +133,7 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
     });
     let used = drive.layers().inner().counts() - counts;
     assert_eq!((used.superblock_writes, used.syncs), (2, 3));
-    // An append, a sync, and two superblocks, each with a sync.
+    // A checkpoint consists of an append, a sync, and two superblocks, each with a sync.
     assert!(looks >= 60, "too tame a test: {looks}");
     let info = drive.info();
     assert_eq!(info.operations.checkpoints, before.operations.checkpoints + 1);
@@ -147,9 +147,9 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
 /// Returns a drive on which a checkpoint has failed for lack of space after its first list, and the
 /// segments that were taken away.
 fn failed_for_space() -> (World, Rc<Drive>, Vec<SegmentId>) {
-    // A table of 16 KB: it no longer fits when leaf, page and page list do.
+    // The table has 16 KB, so it no longer fits when leaf, page and page list do.
     let world = World::new(small(SIZE, 500));
-    // Without garbage collection, which would make room.
+    // Without garbage collection, which would free space.
     let drive = world.open_without_collector();
     world.write(&drive, 0, &payload::noise(&mut random(1), 64 << 10)).unwrap();
     world.run(drive.checkpoint()).unwrap();
@@ -166,8 +166,8 @@ fn failed_for_space() -> (World, Rc<Drive>, Vec<SegmentId>) {
     (world, drive, taken)
 }
 
-/// The next checkpoint names the leaves and pages that were written, the lists are dead, and the
-/// records that would have been replaced still wait to be counted as dead.
+/// The next checkpoint refers to the leaves and pages that were written; the lists are dead; and
+/// the records that would have been replaced still wait to be counted as dead.
 #[test]
 fn a_checkpoint_that_is_given_up_after_its_lists_is_accounted_for() {
     let (world, drive, taken) = failed_for_space();
@@ -192,9 +192,9 @@ fn a_checkpoint_that_is_given_up_after_its_lists_is_accounted_for() {
 fn the_first_batch_after_the_checkpoint_is_applied() {
     let world = World::new(small(64 << 20, 8));
     let drive = world.open();
-    // The stream of checkpoints then has a segment.
+    // The stream of checkpoints has a segment from now on.
     world.run(drive.checkpoint()).unwrap();
-    // More leaves than are written before the host has a turn.
+    // More leaves than are written before the host gets a turn.
     let (old, new) = (vec![1; BLOCK_BYTES], payload::noise(&mut random(1), BLOCK_BYTES));
     for leaf in 0..12 {
         world.write(&drive, leaf * (4 << 20) + BLOCK, &old).unwrap();
@@ -222,8 +222,8 @@ fn the_first_batch_after_the_checkpoint_is_applied() {
     assert_accounting(&drive);
 }
 
-/// A crash between the trim of a whole leaf and the next checkpoint: the leaf's record is live
-/// until then, though the map does not name it any more. Found by killing a server under ext4.
+/// A crash between the trim of an entire leaf and the next checkpoint. The leaf's record is live
+/// until then, though the map no longer refers to it. Found by killing a server under ext4.
 #[test]
 fn a_check_knows_what_the_next_checkpoint_will_not_name() {
     let world = World::new(small(4 * SIZE, 8));

@@ -1,15 +1,14 @@
-//! Goal: a drive is marked as closed in order only if everything it acknowledged is durable, and
-//! nothing is written after that mark.
-//! Method: a write that arrives between the flush of a closing and its superblock; checkpoints
-//! requested at any moment of a closing.
+//! Goal: a drive is marked as closed in order only if all acknowledged data is durable, and nothing
+//! is written after that mark. Method: a write that arrives between the flush of a close and its
+//! superblock; checkpoints requested at any moment of a close.
 
 use futures_util::future::join;
 
 use super::*;
 use crate::media::layer::Trigger;
 
-/// Closes a drive while a write arrives half-way through the closing's sync; with `seal`, the write
-/// is in progress on the medium when the superblock would be written.
+/// Closes a drive while a write arrives halfway through the sync of the close. With `seal`, the
+/// write is in progress on the medium when the superblock would be written.
 fn close_under_a_write(seal: bool) {
     let world = World::new(small(4 << 20, 4));
     let drive = world.open();
@@ -17,11 +16,11 @@ fn close_under_a_write(seal: bool) {
     let latency_ns = 1_000_000..=1_000_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let late = async {
-        // The flush is an append of one millisecond; the checkpoint appends for another and syncs
-        // for a third; then come the superblocks, with a write and a sync each. The last sync would
+        // The flush is an append of one millisecond. The checkpoint appends for another and syncs
+        // for a third. The superblocks follow, with a write and a sync each. The last sync would
         // cover batches sealed before it begins.
         world.runtime.sleep_ns(if seal { 6_500_000 } else { 4_500_000 }).await;
-        // As a write does that was accepted before.
+        // A write that was accepted earlier does the same.
         let write = BlockWrite {
             lba: Lba(2),
             blocks: 2,
@@ -39,7 +38,8 @@ fn close_under_a_write(seal: bool) {
     let before = drive.layers().inner().counts().superblock_writes;
     let (closed, ()) = world.run(join(drive.close(), late));
     assert_eq!(kind(closed), Some(ErrorKind::Busy), "seal: {seal}");
-    // The two of the checkpoint, which does not say that the drive was closed in order.
+    // The two superblocks of the checkpoint, which do not record that the drive was closed in
+    // order.
     assert_eq!(drive.layers().inner().counts().superblock_writes, before + 2);
     world.kill(drive);
     let drive = world.open();
@@ -53,8 +53,8 @@ fn a_write_after_the_last_flush_makes_the_end_unclean() {
     close_under_a_write(true);
 }
 
-/// Only the caller holds a closed drive, so that the medium can be reopened immediately, also after
-/// a failure.
+/// Only the caller holds a closed drive, so the medium can be reopened immediately, even after a
+/// failure.
 #[test]
 fn no_task_holds_a_drive_that_was_closed() {
     for sync_fails in [false, true] {
@@ -74,8 +74,8 @@ fn no_task_holds_a_drive_that_was_closed() {
     }
 }
 
-/// A checkpoint requested while a drive is closed, or after, changes nothing about how it
-/// was closed.
+/// A checkpoint requested while a drive is being closed, or later, does not change how it was
+/// closed.
 #[test]
 fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
     let mut refused = 0;
@@ -106,7 +106,8 @@ fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
     assert!((5..28).contains(&refused), "too tame a test: {refused}");
 }
 
-/// The superblock's watermark and its checksum belong to one batch, whichever task wrote it last.
+/// The superblock's watermark and its checksum belong to the same batch, whichever task wrote it
+/// last.
 #[test]
 fn a_superblock_names_the_checksum_of_the_batch_that_it_calls_durable() {
     let world = World::new(small(4 << 20, 4));

@@ -1,9 +1,9 @@
-//! Goal: after power loss at any moment the drive holds a prefix of the order in which writes were
-//! acknowledged, never shorter than the last flush, and a write of up to 1 MiB whole or not at all.
-//! Method: seeded lives of one drive. Several clients write unique bytes, trim and flush; at a
-//! random moment the fault layer decides which of the unsynced writes survive. The disk of the next
-//! life must equal the old one after a prefix of the journal, which holds every change in the order
-//! in which the drive took it.
+//! Goal: after a power loss at any moment, the drive holds a prefix of the order in which writes
+//! were acknowledged, never shorter than the last flush, and a write of up to 1 MiB completely or
+//! not at all. Method: seeded lives of one drive. Several clients write unique bytes, trim and
+//! flush; at a random moment, the fault layer decides which of the unsynced writes survive. The
+//! disk of the next life must equal the old one after a prefix of the journal, which holds every
+//! change in the order in which the drive accepted it.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -28,7 +28,7 @@ struct Change {
     bytes: Vec<u8>,
 }
 
-/// The changes that the drive took since a life began, in order.
+/// The changes that the drive has accepted since the start of a life, in order.
 #[derive(Debug, Default)]
 struct Journal {
     changes: Vec<Change>,
@@ -74,7 +74,7 @@ impl Client {
                 };
                 self.change(change, fua, write).await
             }
-            // Whole blocks: its edges would be writes of their own.
+            // The range consists of whole blocks, since its edges would be separate writes.
             14..17 => {
                 let (at, bytes) = (at / BLOCK * BLOCK, (bytes / BLOCK).max(1) * BLOCK);
                 let bytes = bytes.min(SIZE as u64 - at);
@@ -115,8 +115,9 @@ impl Client {
         journal.durable = journal.durable.max(changes);
     }
 
-    /// Runs a request and enters its change in the journal in the poll in which the drive takes it,
-    /// detected by the drive's count of record bytes. Without FUA that poll also acknowledges it.
+    /// Runs a request and enters its change in the journal in the poll in which the drive accepts
+    /// it, detected by the drive's count of record bytes. Without FUA, that poll also acknowledges
+    /// it.
     async fn change(
         &self,
         change: Change,
@@ -178,7 +179,8 @@ fn unique(random: &mut Random, len: usize) -> Vec<u8> {
     data
 }
 
-/// Finds after how many changes `old` becomes `found`, from the last promised one on.
+/// Returns the number of changes after which `old` becomes `found`, counted from the last promised
+/// one on.
 fn prefix_len(old: &[u8], found: &[u8], journal: &Journal) -> Option<usize> {
     let mut disk = old.to_vec();
     let mut apply = |change: &Change| disk[change.range.clone()].copy_from_slice(&change.bytes);
@@ -190,7 +192,7 @@ fn prefix_len(old: &[u8], found: &[u8], journal: &Journal) -> Option<usize> {
     };
     let mut wrong: std::collections::BTreeSet<usize> =
         (0..SIZE / BLOCK_BYTES).filter(|&block| differs(&disk, block)).collect();
-    // The longest of several answers: they differ by changes without an effect.
+    // Uses the longest of several answers, which differ only by changes without an effect.
     let mut answer = wrong.is_empty().then_some(journal.durable);
     for (index, change) in open.iter().enumerate() {
         disk[change.range.clone()].copy_from_slice(&change.bytes);
@@ -208,7 +210,7 @@ fn prefix_len(old: &[u8], found: &[u8], journal: &Journal) -> Option<usize> {
     answer
 }
 
-/// The events in the lives of all seeds, which show that the test was not too tame.
+/// The events in the lives of all seeds, which show that the test exercised enough.
 #[derive(Debug, Default)]
 struct Met {
     lost_changes: usize,
@@ -276,7 +278,7 @@ fn power_loss_leaves_a_prefix_not_shorter_than_the_last_flush() {
     assert!(!tame && met.flushes > 500, "too tame a test: {met:?}");
 }
 
-/// Power fails while the drive is being opened or closed: nothing acknowledged is lost, whatever
+/// Power fails while the drive is being opened or closed. No acknowledged data is lost, whatever
 /// happens to the superblocks.
 #[test]
 fn power_loss_while_opening_or_closing_loses_nothing() {
@@ -310,8 +312,8 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
     assert!((5..55).contains(&ended), "{ended} of 60 lives ended before the power did");
 }
 
-/// A process dies with unsynced batches on the medium, the next one opens, and power fails in the
-/// opening: batches that the new superblock calls durable must be durable.
+/// A process dies with unsynced batches on the medium, the next one opens the drive, and power
+/// fails during the opening. Batches that the new superblock declares durable must be durable.
 #[test]
 fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
     let mut kept = 0;

@@ -1,6 +1,6 @@
-//! Goal: a flush costs one durable append where that is enough, and a sync where it is not; it
-//! waits for preceding batches of the log and for nothing else.
-//! Method: operations of the medium are counted; the medium's time is virtual.
+//! Goal: a flush costs one durable append where that suffices, and a sync where it does not. It
+//! waits only for preceding batches of the log. Method: operations of the medium are counted; the
+//! medium's time is virtual.
 
 use super::*;
 use crate::base::seed::random;
@@ -23,7 +23,7 @@ fn counts(drive: &Drive) -> Counts {
     drive.layers().inner().counts()
 }
 
-/// Writes a block, and seals its batch if `seals`; the batch is then on the medium when this
+/// Writes a block, and seals its batch if `seals`. The batch is then on the medium when this
 /// returns.
 fn write(world: &World, drive: &Drive, block: u64, seals: bool) {
     let data = payload::noise(&mut random(block), BLOCK_BYTES);
@@ -61,7 +61,7 @@ fn a_flush_is_one_durable_append() {
     let before = counts(&drive);
     for block in 0..10 {
         write_flushed(&world, &drive, block);
-        // Nothing is left to flush.
+        // There is nothing left to flush.
         world.run(drive.flush()).unwrap();
     }
     let used = counts(&drive) - before;
@@ -162,7 +162,7 @@ fn many_flushes_share_a_batch_while_the_medium_is_busy() {
 fn a_flush_does_not_wait_for_later_batches_of_other_streams() {
     let world = World::new(small(SIZE, 4));
     let drive = open(&world);
-    // The first one names its segment in the host's stream.
+    // The first one refers to its segment in the host's stream.
     drive.with_core(seal_meta);
     world.run(drive.flush_log()).unwrap();
     write(&world, &drive, 0, false);
@@ -188,7 +188,7 @@ fn a_flush_does_not_wait_for_later_batches_of_other_streams() {
 }
 
 /// Guards against a sync that counts as successful although a concurrent durable append has failed,
-/// which may have received the report of a loss that concerned both.
+/// which may have received the error report of a loss that concerned both.
 #[test]
 fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
     for seed in 0..50 {
@@ -221,8 +221,8 @@ fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
     }
 }
 
-/// A task that waits for a sync might check its result late, after the medium has failed and the
-/// sync has ended.
+/// A task that waits for a sync may check its result late, after the medium has failed and the sync
+/// has ended.
 #[test]
 fn a_sync_that_ends_after_a_failure_is_not_believed() {
     let world = World::new(small(SIZE, 4));
@@ -237,7 +237,7 @@ fn a_sync_that_ends_after_a_failure_is_not_believed() {
     world.kill(drive);
 }
 
-/// A batch that reaches the medium while a sync is under way may not be covered by it: its own
+/// A sync in progress may not cover a batch that reaches the medium meanwhile: the batch's own
 /// flush needs another sync.
 #[test]
 fn what_arrives_during_a_sync_is_not_durable_by_it() {
@@ -255,7 +255,7 @@ fn what_arrives_during_a_sync_is_not_durable_by_it() {
                 write(0).await;
                 drive.flush().await.unwrap();
             };
-            // The second batch is written from 1.5 to 3.5 ms, the first sync runs from 2 to 4 ms.
+            // The second batch is written from 1.5 to 3.5 ms; the first sync runs from 2 to 4 ms.
             let second = async {
                 drive.clock.sleep_ns(1_500_000).await;
                 write(1).await;
@@ -278,8 +278,8 @@ fn what_arrives_during_a_sync_is_not_durable_by_it() {
     }
 }
 
-/// A batch of another stream was sealed while a flush was under way: that batch does not confirm
-/// the flush, so a batch that does must follow anyway.
+/// A batch of another stream was sealed while a flush was in progress. That batch does not confirm
+/// the flush, so a batch that does must still follow.
 #[test]
 fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     let mut world = World::new(small(SIZE, 4));
@@ -310,7 +310,7 @@ fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt, "cut as a torn tail");
 }
 
-/// After a lack of space the batch is appended again without durability, and later durable appends
+/// After a lack of space, the batch is appended again without durability, and later durable appends
 /// do not make it durable.
 #[test]
 fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
@@ -345,7 +345,7 @@ fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
     }
 }
 
-/// Power fails while durable appends, plain ones and syncs are in progress concurrently: data for
+/// Power fails while durable appends, plain ones and syncs are in progress concurrently. Data for
 /// which a flush has returned survives, whatever happens to the rest.
 #[test]
 fn power_loss_beside_plain_batches_loses_nothing_that_was_flushed() {

@@ -1,14 +1,14 @@
-//! Goal: a drive written by format version 1 stays readable forever.
-//! Method: images kept in the repository, never rewritten: both superblock slots and the used part
-//! of each segment. They are opened and compared with the content that their history left on the
-//! disk. With each codec, and with independent blocks, there is one image of [`two_lives`], where
-//! most data is found through a checkpoint; and one of [`one_life`], where the log is read from its
-//! very beginning. One image has snapshots, tables of frames moved for them, and a bookmark;
-//! another one has shrunk since they were taken; a pair is a drive with a clone of its snapshot,
-//! and that clone; and one is encrypted, and opens with a key of 32 bytes of value 1.
+//! Goal: a drive written by format version 1 stays readable forever. Method: images in the
+//! repository, never rewritten, that contain both superblock slots and the used part of each
+//! segment. They are opened and compared with the content that their history left on the disk. With
+//! each codec, and with independent blocks, there is one image of [`two_lives`], where most data is
+//! found through a checkpoint, and one of [`one_life`], where the log is read from its very
+//! beginning. One image has snapshots, tables of frames moved for them, and a bookmark; another one
+//! has shrunk since they were taken; a pair consists of a drive with a clone of its snapshot, and
+//! that clone; and one is encrypted, and opens with a key of 32 bytes of value 1.
 //!
 //! To make a new image (of a new version), run the tests with `PUMICE_GOLDEN_FOLDER` set to a
-//! folder; an existing image in it stops the run.
+//! folder. An existing image in it stops the run.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const SEGMENTS: u64 = 4;
 /// Repeats the actions of a host, and returns the content of the disk.
 type History = fn(&World) -> Vec<u8>;
 
-/// Every kept image of version 1: its name, codec, form of frames and history.
+/// Every stored image of version 1: its name, codec, form of frames and history.
 const IMAGES: [(&str, Codec, FrameForm, History); 5] = [
     ("v1-lz4", Codec::Lz4, FrameForm::Solid, two_lives),
     ("v1-zstd", Codec::Zstd { level: 3 }, FrameForm::Solid, two_lives),
@@ -60,7 +60,8 @@ fn two_lives(world: &World) -> Vec<u8> {
     disk
 }
 
-/// Writes without closing: there is no checkpoint, and every kind of the host's records is read.
+/// Writes without closing, so there is no checkpoint, and every kind of record that a host causes
+/// is read.
 fn one_life(world: &World) -> Vec<u8> {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(2);
@@ -121,7 +122,7 @@ fn assert_reads(name: &str, new_world: impl Fn() -> World, history: History, ima
     world.close(drive);
 }
 
-/// Puts the content of an image on the medium of a world.
+/// Writes the content of an image to the medium of a world.
 fn restore(world: &World, image: &[u8]) {
     let part = |range: std::ops::Range<usize>| {
         let mut buffer = AlignedBuffer::zeroed(range.len());
@@ -140,13 +141,13 @@ fn restore(world: &World, image: &[u8]) {
     }
 }
 
-/// Returns a world with room for snapshots.
+/// Returns a world with space for snapshots.
 fn roomy_world() -> World {
     World::new(small(SIZE_BYTES, 20))
 }
 
-/// Makes two snapshots whose frames are in another segment than their maps say, the first a
-/// bookmark; returns the disks of both and the disk.
+/// Makes two snapshots whose frames are in a segment other than the one in their maps; the first is
+/// a bookmark. Returns the disks of both, and the current disk.
 fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(3);
@@ -174,7 +175,7 @@ fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
         world.run(drive.checkpoint()).unwrap();
     }
     world.run(drive.flush()).unwrap();
-    // The frames exist only in their new places.
+    // The frames exist only in their new locations.
     world.run(drive.layers().discard(SegmentId(0))).unwrap();
     assert!(drive.core().forwards().is_used(), "nothing was moved");
     world.kill(drive);
@@ -184,7 +185,7 @@ fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
 /// Segments of the drive that has shrunk.
 const FEWER: u32 = 14;
 
-/// Makes snapshots as [`moved_snapshots`] does, but their data and maps in the last segments have
+/// Makes snapshots like [`moved_snapshots`], but their data and maps in the last segments have
 /// moved because the capacity shrank.
 fn shrunk_snapshots(world: &World) -> [Vec<u8>; 3] {
     let mut disk = vec![0; SIZE_BYTES as usize];
@@ -199,7 +200,7 @@ fn shrunk_snapshots(world: &World) -> [Vec<u8>; 3] {
         world.run(drive.create_snapshot(snapshots::new(name, number))).unwrap();
     };
     write(0, text(&mut random, 4 * BLOCK_BYTES));
-    // The log continues beyond the segments that will stay.
+    // The log continues beyond the remaining segments.
     let taken = drive.with_core(|core| {
         let mut taken = Vec::new();
         while taken.last() < Some(&SegmentId(FEWER - 1)) {
@@ -290,7 +291,7 @@ fn images_of_version_1_are_read() {
     }
 }
 
-/// Returns a world for the drive that a clone reads from.
+/// Returns a world for the drive from which a clone reads.
 fn template_world() -> World {
     World::new(small(SIZE_BYTES, 12))
 }
@@ -298,7 +299,7 @@ fn template_world() -> World {
 /// Bytes of the clone, whose disk is longer than its origin's.
 const CLONE_BYTES: u64 = SIZE_BYTES + 16 * BLOCK;
 
-/// Makes a drive with a snapshot and a listed clone of it, written to since; returns the origin of
+/// Makes a drive with a snapshot and a listed clone of it, written to since. Returns the origin of
 /// the clone, the earlier disk and the present one.
 fn template(world: &World) -> (Origin, [Vec<u8>; 2]) {
     let mut disk = vec![0; SIZE_BYTES as usize];
@@ -350,7 +351,7 @@ fn open_clone(world: &World, template: &World) -> Rc<Drive> {
 }
 
 /// Makes a clone with part of a block written over the origin's, zeroes over blocks of the origin,
-/// and blocks beyond its end; returns the disk.
+/// and blocks beyond its end. Returns the disk.
 fn clone_of(world: &World, template: &World, golden: &[u8]) -> Vec<u8> {
     let mut disk = golden.to_vec();
     disk.resize(CLONE_BYTES as usize, 0);
@@ -395,7 +396,7 @@ fn images_of_a_clone_and_its_origin_are_read() {
     assert_reads_clone(origin, include_bytes!("golden/v1-clone.bin"));
 }
 
-/// An image is opened as a user opens it: with the key, and no other knowledge of the drive.
+/// An image is opened as by a user: with the key, and no other knowledge of the drive.
 #[test]
 fn an_encrypted_image_is_read() {
     let image = include_bytes!("golden/v1-encrypted.bin");
@@ -412,7 +413,7 @@ fn an_encrypted_image_is_read() {
     world.close(drive);
 }
 
-/// Keeps an image, if requested.
+/// Stores an image, if requested.
 pub(crate) fn keep(name: &str, image: &[u8]) {
     if let Some(folder) = std::env::var_os("PUMICE_GOLDEN_FOLDER") {
         let path = Path::new(&folder).join(format!("{name}.bin"));

@@ -1,6 +1,7 @@
-//! Goal: a mirror written by format version 1 stays readable forever, by both members and by either
-//! one. Method: as in `golden`; an image has the headers of the array after the superblocks. Member
-//! 1 lacks the end of the log: a power loss came before its part of the last flush was done.
+//! Goal: a mirror written by format version 1 stays readable forever, from both members and from
+//! either one. Method: as in `golden`; an image has the headers of the array after the superblocks.
+//! Member 1 lacks the end of the log, because power was lost before its part of the last flush was
+//! done.
 
 use super::golden::keep;
 use super::*;
@@ -32,7 +33,7 @@ fn open(runtime: &Runtime, members: &[(usize, &MemMedium)], options: OpenOptions
     })
 }
 
-/// Writes a mirror; returns its members, and the content of the disk as read from each of them
+/// Writes a mirror. Returns its members, and the content of the disk as read from each of them
 /// alone.
 fn written() -> ([MemMedium; 2], [Vec<u8>; 2]) {
     let runtime = Runtime::simulated();

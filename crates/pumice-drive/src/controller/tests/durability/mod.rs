@@ -1,4 +1,4 @@
-//! Flushed data survives whatever ends the drive.
+//! Flushed data survives, however the drive ends.
 
 mod checkpointing;
 mod closing;

@@ -1,5 +1,5 @@
-//! Goal: the stored settings of a drive can be changed in use: a new codec applies to the next
-//! writes, and power loss at any moment leaves the old settings or the new ones, with all data.
+//! Goal: the stored settings of a drive can be changed in use. A new codec applies to the next
+//! writes, and a power loss at any moment leaves the old settings or the new ones, with all data.
 //! Method: text that zstd stores in fewer bytes than LZ4, written during the change; a power loss
 //! at a random moment of the change.
 
@@ -16,7 +16,7 @@ fn codec(codec: Codec) -> SettingsChange {
     SettingsChange { codec: Some(codec), ..SettingsChange::default() }
 }
 
-/// Returns words in random order, which take half their size with LZ4, and less with zstd.
+/// Returns words in random order, which LZ4 compresses to half their size, and zstd to less.
 fn text(seed: u64) -> Vec<u8> {
     let mut random = random(seed);
     let words = ["segment ", "batch ", "frame ", "log ", "leaf ", "host ", "medium ", "flush "];
@@ -28,7 +28,7 @@ fn text(seed: u64) -> Vec<u8> {
     text
 }
 
-/// Returns the frame bytes that a write of a mebibyte takes.
+/// Returns the frame bytes of a write of a mebibyte.
 fn stored(world: &World, drive: &Drive, offset: usize, data: &[u8]) -> u64 {
     let before = drive.info().frame_bytes;
     world.write(drive, offset as u64, data).unwrap();
@@ -92,7 +92,7 @@ fn what_is_impossible_is_refused_and_what_is_the_same_is_not_written() {
     let refused = world.run(drive.change_settings(codec(ZSTD)));
     assert_eq!(kind(refused), Some(ErrorKind::ReadOnly));
     world.close(drive);
-    // The medium fails: which superblock counts is not known.
+    // The medium fails, so it is unknown which superblock counts.
     let drive = world.open();
     let sync_errors = Trigger::Nth(1);
     drive.layers().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });

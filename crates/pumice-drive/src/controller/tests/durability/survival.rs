@@ -1,8 +1,8 @@
-//! Goal: garbage collection and checkpoints lose nothing that is durable, whenever the process or
-//! the power dies; everything that they read, move, name and free is accounted for exactly.
-//! Method: lives of a drive that holds little more than its disk, with a writer that knows the
-//! possible contents of each block and a concurrent reader; single steps are driven by hand where a
-//! random life would hardly ever meet them.
+//! Goal: garbage collection and checkpoints lose no durable data, whenever the process or the power
+//! dies; everything that they read, move, refer to and free is accounted for exactly. Method: lives
+//! of a drive that holds little more than its disk, with a writer that knows the possible contents
+//! of each block and a concurrent reader. Single steps are driven directly where a random life
+//! would hardly ever meet them.
 
 use std::cell::RefCell;
 
@@ -21,8 +21,8 @@ const BLOCKS: u64 = 1536;
 const SEEDS: u64 = 5;
 const LIVES: u64 = 5;
 
-/// Returns a block of the host: its version is its first eight bytes, 0 for a trimmed block. A
-/// third of the blocks are noise, a third half noise, and in the last third a whole frame is
+/// Returns a block of the host. Its version is its first eight bytes, 0 for a trimmed block. A
+/// third of the blocks are noise, a third half noise, and in the last third an entire frame is
 /// smaller than a part of it alone.
 fn content(version: u64) -> Vec<u8> {
     let mut block = vec![0; BLOCK_BYTES];
@@ -40,7 +40,7 @@ fn content(version: u64) -> Vec<u8> {
 struct Disk {
     /// Versions that may be found after a crash: the durable one and all later ones.
     allowed: Vec<Vec<u64>>,
-    /// Changes begun and ended; odd while one is under way.
+    /// Number of starts and ends of changes; odd while a change is in progress.
     changes: Vec<u64>,
     writes: u64,
     victims: u64,
@@ -74,7 +74,7 @@ impl Disk {
         }
     }
 
-    /// Checks that each block may have the content found after a crash, and adopts that.
+    /// Checks that each block may have the content found after a crash, and adopts that content.
     fn compare(&mut self, found: &[u8], when: &str) {
         for (lba, block) in found.chunks(BLOCK_BYTES).enumerate() {
             let version = u64::from_le_bytes(block[..8].try_into().unwrap());
@@ -110,7 +110,7 @@ async fn write(drive: Rc<Drive>, disk: Shared, mut random: Random) {
     }
 }
 
-/// Reads blocks; each must have its last acknowledged content if no task is changing it.
+/// Reads blocks. Each must have its last acknowledged content if no task is changing it.
 async fn read(drive: Rc<Drive>, disk: Shared, mut random: Random, failed: Rc<Cell<u32>>) {
     let mut block = vec![0; BLOCK_BYTES];
     loop {
@@ -155,7 +155,7 @@ fn live(world: &World, options: OpenOptions, random_of: &mut Random, disk: &Shar
     disk.borrow_mut().victims += operations.gc_victims;
     disk.borrow_mut().checkpoints += operations.checkpoints;
     world.kill(drive);
-    // Read-only: recovery alone found the live bytes, and no checkpoint is under way.
+    // Read-only: recovery alone found the live bytes, and no checkpoint is in progress.
     let drive = world.try_open(OpenOptions { read_only: true, ..options }).unwrap();
     let found = world.read(&drive, 0, (BLOCKS * BLOCK) as usize).unwrap();
     disk.borrow_mut().compare(&found, when);
@@ -189,7 +189,7 @@ fn live_and_die(options: OpenOptions) {
         }
         world.plan = FaultPlan::default();
         assert_eq!(world.check().problems, [], "seed {seed}");
-        // Either of the two slots alone names whole structures.
+        // Either of the two slots alone refers to complete structures.
         flip_superblock(&world, seed as u32 % 2);
         let drive = world.try_open(options).unwrap();
         let found = world.read(&drive, 0, (BLOCKS * BLOCK) as usize).unwrap();
@@ -224,7 +224,7 @@ fn deaths_under_garbage_collection_that_recompresses_lose_nothing() {
     live_and_die(OpenOptions { recompress, ..every(64 << 20) });
 }
 
-/// Takes free segments away until `left` remain; returns the taken ones.
+/// Takes free segments away until `left` remain. Returns the taken ones.
 pub(crate) fn take_free_segments(drive: &Drive, left: u32) -> Vec<SegmentId> {
     drive.with_core(|core| {
         let space = core.space_mut();
@@ -272,7 +272,7 @@ fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
         other => panic!("LBA 0 is {other:?}"),
     };
     world.flip(0, place(&drive).offset + RECORD_HEADER_BYTES as u32 + 9);
-    // Moved whole, and then again with a dead block.
+    // The frame is moved whole, and then again with a dead block.
     world.run(move_all(&drive, SegmentId(0)));
     drive.with_core(|core| core.seal(Stream::Moved));
     world.run(drive.write_durable(BLOCK, &noise[..BLOCK_BYTES])).unwrap();
@@ -296,8 +296,9 @@ fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
     rebuilding::assert_records_lose(&world, &[(0, 1), (2, 6)]);
 }
 
-/// A frame whose parts would take more than the whole is copied with its dead block. Its bytes are
-/// not a multiple of its blocks: the share of live blocks depends on which ones they are.
+/// A frame whose parts would be longer than the whole is copied with its dead block. Its length is
+/// not a multiple of its number of blocks, so the share of live blocks depends on which ones they
+/// are.
 #[test]
 fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
     let world = World::new(small(4 << 20, 4));
@@ -349,11 +350,11 @@ async fn births_in(drive: &Drive, segment: SegmentId) -> Vec<SeqNo> {
     births
 }
 
-/// A checkpoint that finds no room leaves the one before as it was, accounted for to the byte.
+/// A checkpoint that finds no space leaves the previous one unchanged, accounted for to the byte.
 #[test]
 fn a_checkpoint_that_fails_leaves_the_one_before() {
     let world = World::new(small(4 << 20, 4));
-    // Without garbage collection, which would make room.
+    // Without garbage collection, which would free space.
     let drive = world.open_without_collector();
     let data = payload::noise(&mut random(1), 64 << 10);
     world.write(&drive, 0, &data).unwrap();
@@ -379,7 +380,7 @@ fn a_checkpoint_that_fails_leaves_the_one_before() {
     assert_accounting(&drive);
 }
 
-/// Unreadable batches for which a later one vouches are no torn tail.
+/// Unreadable batches that a later batch vouches for are not a torn tail.
 #[test]
 fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let (world, _) = damage::written();
@@ -398,7 +399,7 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let open = || world.run(Drive::open(medium.clone(), world.runtime.clock(), options));
     assert_eq!(open().map(|_| ()).unwrap_err().kind(), ErrorKind::Medium);
-    // Unreadable bytes beyond the end, where nothing was written, are no loss.
+    // Unreadable bytes beyond the end, where nothing was written, are not a loss.
     let beyond = last.offset + last.batch_bytes() as u32 + (64 << 10);
     medium.bad.replace(Some((SegmentId(0), beyond..beyond + 512)));
     let drive = open().unwrap();
@@ -407,7 +408,7 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     assert!(out == data);
 }
 
-/// Power fails while a checkpoint's superblocks are being written: one of them is whole.
+/// Power fails while a checkpoint's superblocks are being written. One of them is intact.
 #[test]
 fn power_loss_between_superblocks_leaves_one() {
     for seed in 0..60 {
@@ -435,8 +436,8 @@ fn power_loss_between_superblocks_leaves_one() {
     }
 }
 
-/// Guards against a block that reads as the earlier content at its place, from before the segment
-/// was reused.
+/// Guards against a block that reads as the earlier content at its location, from before the
+/// segment was reused.
 #[test]
 fn frames_of_a_segment_that_is_given_back_are_forgotten() {
     let world = World::new(small(4 << 20, 4));

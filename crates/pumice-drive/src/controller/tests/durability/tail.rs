@@ -1,7 +1,7 @@
-//! Goal: the end of the log survives a medium that reads wrong bytes once, has sectors that cannot
-//! be read or written, or has no space for a while; and data that was flushed at least a second
-//! before the end is never cut off silently.
-//! Method: faults of the layer at the tail of the log, with the drive killed and opened again.
+//! Goal: the end of the log survives a medium that once reads wrong bytes, has sectors that cannot
+//! be read or written, or has no space for a while. Data that was flushed at least a second before
+//! the end is never cut off silently. Method: faults of the layer at the tail of the log, with the
+//! drive killed and reopened.
 
 use super::*;
 use crate::base::seed::random;
@@ -30,7 +30,7 @@ pub(crate) fn open_with(
 }
 
 /// Returns a killed drive whose first 64 KiB hold `old`, durable and vouched for, and then `new`,
-/// in the last batch. Returns that batch's place as well.
+/// in the last batch. Returns that batch's location as well.
 fn overwritten(is_flushed: bool, idle_seconds: u64) -> (World, [Vec<u8>; 2], (u32, u32, u32)) {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
@@ -56,7 +56,7 @@ fn overwritten(is_flushed: bool, idle_seconds: u64) -> (World, [Vec<u8>; 2], (u3
     (world, [old, new], place)
 }
 
-/// One wrong bit in one read of an opening, on a drive whose last flush nothing vouches for.
+/// One read of an opening returns one wrong bit, on a drive whose last flush nothing vouches for.
 #[test]
 fn a_bit_that_is_read_wrong_once_hides_nothing() {
     let (mut world, [_, new], _) = overwritten(true, 0);
@@ -93,7 +93,8 @@ fn damage_to_what_was_flushed_a_second_ago_is_no_torn_tail() {
     }
 }
 
-/// After a flush that nothing follows, one batch of 4 KiB vouches for it; then nothing is written.
+/// After a flush that is followed by no other batch, one batch of 4 KiB vouches for it; then
+/// nothing more is written.
 #[test]
 fn an_idle_drive_writes_one_batch_and_no_more() {
     let world = World::new(small(SIZE, 4));
@@ -151,7 +152,7 @@ fn a_last_batch_of_which_a_page_cannot_be_read_is_completed() {
     }
 }
 
-/// The sectors whose write a power loss interrupted read as an error until they are written.
+/// Sectors whose write was interrupted by a power loss cannot be read until they are rewritten.
 #[test]
 fn a_torn_tail_that_cannot_be_read_is_cut() {
     for heals in [true, false] {
@@ -166,7 +167,7 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
             let cut = drive.info().operations;
             let unreadable_bytes = u64::from(part.end.div_ceil(4096) - part.start / 4096) * 4096;
             assert_eq!(cut.cut_unreadable_bytes, unreadable_bytes);
-            // Record headers show the batch, too.
+            // The record headers reveal the batch too.
             assert_eq!(cut.cut_batches, u64::from(part.end < 69_632));
             world.kill(drive);
             let (medium, opened) = open_with(&world, &[bad], OpenOptions::default());
@@ -197,13 +198,13 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
 fn a_durable_tail_that_cannot_be_read_is_refused() {
     let (world, _, (segment, offset, _)) = overwritten(true, 2);
     let region = Region::Segment(SegmentId(segment));
-    // Two pages: parity restores one.
+    // Two pages are damaged, and parity restores only one.
     let bad = [BadRange::unreadable(region, offset..offset + 8192)];
     let (_, opened) = open_with(&world, &bad, OpenOptions::default());
     let error = opened.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Medium, "{}", error.chain());
     assert!(error.chain().contains("rebuild the drive"), "{}", error.chain());
-    // The batch can be read again: nothing was lost.
+    // The batch can be read again, so nothing was lost.
     world.close(world.open());
 }
 
@@ -220,7 +221,7 @@ fn a_medium_that_cannot_be_read_is_refused() {
     assert!(world.read(&drive, 0, new.len()).unwrap() == new);
 }
 
-/// A sector that cannot be written costs one life of the drive, not every one.
+/// A sector that cannot be written affects one life of the drive, not every one.
 #[test]
 fn a_place_that_cannot_be_written_is_left() {
     for is_empty in [false, true] {
@@ -259,7 +260,7 @@ fn a_place_that_cannot_be_written_is_left() {
     }
 }
 
-/// The smallest drive still takes writes, and overwrites, with one segment that cannot be written.
+/// The smallest drive still accepts writes and overwrites if one segment cannot be written.
 #[test]
 fn the_smallest_drive_can_do_without_a_segment() {
     let capacity = u64::from(SEGMENTS_MIN) * u64::from(SEGMENT_BYTES);
@@ -350,7 +351,7 @@ fn a_drive_is_closed_while_its_host_is_full() {
 }
 
 /// The file system writes each block to a new location, and has none for a superblock. Guards
-/// against a drive that takes no more writes until it is reopened, although nothing was lost.
+/// against a drive that accepts no more writes until it is reopened, although nothing was lost.
 #[test]
 fn a_host_that_is_full_for_a_superblock_is_waited_for() {
     for is_closed in [false, true] {
@@ -396,8 +397,8 @@ fn a_host_that_is_full_for_a_superblock_is_waited_for() {
     }
 }
 
-/// Guards against a drive that never closes: a stream waits for a free buffer to leave its
-/// segment, and no buffer comes free while the host is full.
+/// Guards against a drive that never closes: a stream waits for a free buffer to leave its segment,
+/// and no buffer becomes free while the host is full.
 #[test]
 fn a_drive_that_gives_space_back_is_closed_while_its_host_is_full() {
     let mut world = World::new(Spec { segment_bytes: 32 << 20, ..small(64 << 20, 240) });
@@ -445,8 +446,8 @@ fn a_closed_drive_does_not_need_to_read_what_it_never_wrote() {
     }
 }
 
-/// This includes the first write to a segment, without which its header is missing and no other
-/// segment mentions it.
+/// Includes the first write to a segment. Without it, the segment's header is missing and no other
+/// segment refers to it.
 #[test]
 fn a_write_that_never_arrived_is_noticed_if_a_later_one_did() {
     let data = |number: u64| payload::noise(&mut random(number), 1 << 20);

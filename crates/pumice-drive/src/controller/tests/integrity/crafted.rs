@@ -1,7 +1,7 @@
-//! Goal: a checkpoint or a log with an impossible state, with every checksum right, is an error and
-//! never a panic; no state that a drive really writes is taken for one.
-//! Method: entry points of the segment table and the map are called directly before the drive
-//! writes its checkpoint, so that the medium has the impossible state.
+//! Goal: a checkpoint or a log with an impossible state and valid checksums causes an error and
+//! never a panic; no state that a drive really writes is mistaken for one. Method: entry points of
+//! the segment table and the map are called directly before the drive writes its checkpoint, so
+//! that the medium has the impossible state.
 
 use super::*;
 use crate::base::seed::random;
@@ -9,8 +9,8 @@ use crate::format::Record;
 
 const SIZE: u64 = 4 << 20;
 
-/// Returns a drive with data whose segment table was changed before a checkpoint; it was then
-/// killed. Because of an earlier checkpoint, the change contradicts nothing but the medium.
+/// Returns a drive with data that was killed after a checkpoint with a changed segment table.
+/// Because of an earlier checkpoint, the change contradicts only the medium.
 fn checkpointed(change: impl FnOnce(&mut crate::controller::space::Space)) -> World {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
@@ -23,7 +23,7 @@ fn checkpointed(change: impl FnOnce(&mut crate::controller::space::Space)) -> Wo
     world
 }
 
-/// Guards against a panic where more bytes died than a checkpoint counts as live.
+/// Guards against a panic if more bytes died than a checkpoint counts as live.
 #[test]
 fn a_drive_whose_live_bytes_do_not_add_up_takes_no_writes_and_reads_on() {
     let world = checkpointed(|space| space.release(SegmentId(0), 60 << 10));
@@ -67,7 +67,7 @@ fn a_table_that_does_not_know_the_tails_is_refused() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// The segment would be written from its start again, over its content.
+/// The segment would be written again from its start, over its content.
 #[test]
 fn a_record_that_lets_a_stream_go_on_where_it_is_is_refused() {
     let world = World::new(small(SIZE, 4));
@@ -81,7 +81,7 @@ fn a_record_that_lets_a_stream_go_on_where_it_is_is_refused() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// Guards against a walk of the log that did not search for the host's first batch anywhere.
+/// Guards against a walk of the log that never searched for the host's first batch.
 #[test]
 fn a_checkpoint_before_the_first_write_keeps_what_is_written_then() {
     let world = World::new(small(SIZE, 4));

@@ -1,7 +1,7 @@
 //! Goal: wrong bytes on the medium are never returned and never hide acknowledged data silently:
-//! reads of a damaged place fail and name it, all else continues, and a state that cannot be
-//! determined stops the opening. Method: a bit is flipped in each kind of structure after the drive
-//! was closed or killed.
+//! reads of a damaged location fail and report it, everything else continues, and a state that
+//! cannot be determined prevents the opening. Method: a bit is flipped in each kind of structure
+//! after the drive was closed or killed.
 
 use rand::RngExt;
 
@@ -14,8 +14,8 @@ use crate::media::layer::{BadRange, Region};
 
 pub(crate) const SIZE: u64 = 4 << 20;
 
-/// Returns a closed drive with three durable batches in segment 0, of 160 KiB each, one after the
-/// other on the disk; text, so that frames are compressed.
+/// Returns a closed drive with three durable batches of 160 KiB each in segment 0, one after the
+/// other on the disk. The data is text, so frames are compressed.
 pub(crate) fn written() -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 4));
     let data = payload::text(&mut random(1), 480 << 10);
@@ -38,7 +38,7 @@ pub(crate) fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
         .collect()
 }
 
-/// Returns the record that holds a block: segment, offset.
+/// Returns the segment and the offset of the record that holds a block.
 pub(crate) fn record_of(world: &World, lba: u64) -> (u32, u32) {
     let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     world.run(drive.load_range(Lba(lba), 1)).unwrap();
@@ -80,7 +80,7 @@ fn what_cannot_be_read_is_not_given_up_at_once() {
         drive.with_core(Core::seal_all);
         world.run(drive.flush()).unwrap();
         world.kill(drive);
-        // Without the fault.
+        // The drive is opened again without the fault.
         let drive = world.open();
         let read = world.read(&drive, 0, data.len());
         match minutes {
@@ -92,7 +92,7 @@ fn what_cannot_be_read_is_not_given_up_at_once() {
     }
 }
 
-/// Every segment has an unreadable frame, and the host overwrites the rest: frames are given up
+/// Every segment has an unreadable frame, and the host overwrites the rest. Frames are given up
 /// before a write is refused.
 #[test]
 fn what_cannot_be_read_refuses_no_write() {
@@ -144,14 +144,14 @@ fn a_damaged_frame_fails_its_own_blocks_only() {
     let places: Vec<_> = report.problems.iter().filter(named).collect();
     assert_eq!(places.len(), 1, "{:?}", report.problems);
     assert_eq!((places[0].lba, places[0].lba_count), (Some(48), Some(8)));
-    // After they are rewritten, the blocks are whole again.
+    // Once rewritten, the blocks can be read again.
     world.write(&drive, 48 * BLOCK, &data[48 * BLOCK_BYTES..56 * BLOCK_BYTES]).unwrap();
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
     let drive = world.reopen(drive);
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
 }
 
-/// Returns a drive that was never closed: 60 flushed writes of one frame each, after `filler`
+/// Returns a drive that was never closed, with 60 flushed writes of one frame each after `filler`
 /// bytes, so that the log ends in its first segment or in a later one.
 fn flushed_and_killed(filler: usize) -> (World, Vec<u8>, u32) {
     let world = World::new(small(16 << 20, 8));
@@ -167,8 +167,8 @@ fn flushed_and_killed(filler: usize) -> (World, Vec<u8>, u32) {
     (world, data, segment.0)
 }
 
-/// Guards against the loss of a whole segment of flushed writes: batches beyond the damage prove
-/// that the damaged one was durable, also when it is the first batch of their segment, or the
+/// Guards against the loss of an entire segment of flushed writes. Batches beyond the damage prove
+/// that the damaged one was durable, even if it is the first batch of their segment, or the
 /// segment's header is damaged.
 #[test]
 fn damage_in_the_first_batch_of_a_segment_never_ends_the_log() {
@@ -225,7 +225,7 @@ fn damage_that_hides_durable_data_stops_the_opening_and_is_reported() {
     }
 }
 
-/// Guards against problems of the first batch that are taken for stray segment headers.
+/// Guards against problems of the first batch that are mistaken for stray segment headers.
 #[test]
 fn damaged_padding_is_reported_and_harms_nothing() {
     for batch in 0..3 {
@@ -262,7 +262,7 @@ fn a_torn_tail_loses_only_what_was_not_flushed() {
     }
 }
 
-/// Every checksum is right, so only the limits of the drive can expose the record.
+/// All checksums are valid, so only the limits of the drive can expose the record.
 #[test]
 fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
     let noise = payload::noise(&mut random(1), 2 * BLOCK_BYTES);
@@ -286,7 +286,8 @@ fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
     }
 }
 
-/// The place, the generation and every checksum are right; only the block is not the requested one.
+/// The location, the generation and all checksums are valid; only the block is not the requested
+/// one.
 #[test]
 fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
     let (world, _) = written();
@@ -319,7 +320,7 @@ fn a_batch_that_names_another_predecessor_is_refused() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// Every checksum and the chain are right, but epochs never fall along the log.
+/// All checksums and the chain are valid, but epochs never decrease along the log.
 #[test]
 fn a_batch_of_an_earlier_epoch_than_the_one_before_it_is_refused() {
     let (world, _) = written();
@@ -329,8 +330,8 @@ fn a_batch_of_an_earlier_epoch_than_the_one_before_it_is_refused() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// Two batches on the medium, the first torn: the next life writes a batch of the same size over
-/// it, and the second, which is whole, lies exactly where the log would continue.
+/// Two batches are on the medium, the first one torn. The next life writes a batch of the same size
+/// over it. The second, which is intact, is then exactly where the log would continue.
 #[test]
 fn what_a_lost_life_left_behind_is_never_taken_up() {
     let (world, data) = written();
@@ -356,8 +357,8 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
 }
 
 /// Guards against a lost batch in place of a durable one. A life left a torn batch in the stream of
-/// moved frames; the next life wrote the batch of that number in the host stream, which is damaged
-/// later: only its header shows that the torn batch is another one.
+/// moved frames. The next life wrote the batch of that number in the host stream, and this batch is
+/// damaged later. Only its header shows that the torn batch is a different one.
 #[test]
 fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     let world = World::new(small(SIZE, 4));
@@ -390,8 +391,8 @@ fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// As before, but parity could complete either batch, and the superblock says that a batch of that
-/// number was durable: the later opening must not find the end of the log at the torn one.
+/// As above, but parity could complete either batch, and the superblock records that a batch of
+/// that number was durable. The later opening must not find the end of the log at the torn one.
 #[test]
 fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     let world = World::new(small(SIZE, 4));
@@ -413,7 +414,7 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     world.run(drive.write_durable(1 << 20, &noise(2))).unwrap();
     world.run(drive.write_durable(3 << 20, &noise(4))).unwrap();
     world.kill(drive);
-    // Its superblock names a later batch, so a batch of that number is durable.
+    // Its superblock refers to a later batch, so a batch of that number is durable.
     let drive = world.open_without_collector();
     world.run(drive.write_durable(2 << 20, &noise(3))).unwrap();
     world.kill(drive);
@@ -433,7 +434,7 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     world.close(drive);
 }
 
-/// Guards against durable batches being dropped as a torn tail: the only proof that the damaged one
+/// Guards against durable batches being dropped as a torn tail. The only proof that the damaged one
 /// was durable follows the first batch of the next segment.
 #[test]
 fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
@@ -542,7 +543,7 @@ fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
     let drive = world.open();
     let once = crate::media::layer::Trigger::Nth(1);
     drive.layers().set_plan(FaultPlan { read_corruptions: once, ..FaultPlan::default() });
-    // The bit may fall into the bytes that alignment to the read unit adds around the frame.
+    // The bit may be in the bytes that alignment to the read unit adds around the frame.
     match world.read(&drive, 0, 32 << 10) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
         Ok(read) => assert!(read == data[..32 << 10]),
@@ -551,8 +552,8 @@ fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
 }
 
 /// A life left a torn batch in the host stream, and the next one wrote the batch of that number
-/// elsewhere; another opening vouched for it. Whatever is damaged later, the torn batch is not
-/// used.
+/// elsewhere. Another opening vouched for that batch. Whatever is damaged later, the torn batch is
+/// not used.
 #[test]
 fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
     for header_is_damaged in [false, true] {
@@ -580,7 +581,7 @@ fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
         world.kill(drive);
         let vouched = batches(&world, moved).pop().expect("the moved batch");
         assert_eq!((vouched.seq, vouched.epoch > torn.epoch), (torn.seq, true));
-        // This opening vouches for the end of the log, and does nothing else.
+        // This opening vouches for the end of the log, and has no other effect.
         let drive = world.open_without_collector();
         world.kill(drive);
         let damaged = if header_is_damaged { 30 } else { vouched.body_bytes / 2 };

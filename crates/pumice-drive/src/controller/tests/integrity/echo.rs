@@ -1,5 +1,5 @@
-//! Goal: damage to the headers of a small batch, which has no parity, hides no data: the batch
-//! after it repeats them.
+//! Goal: damage to the headers of a small batch, which has no parity, hides no data, because the
+//! next batch repeats them.
 
 use super::*;
 use crate::media::layer::{BadRange, Region};
@@ -11,8 +11,8 @@ use crate::format::BATCH_HEADER_BYTES;
 
 const SIZE: u64 = 4 << 20;
 
-/// Returns a drive that was killed: small writes, each flushed, over older data; and the present
-/// and the earlier content of the disk.
+/// Returns a drive that was killed, with small writes, each flushed, over older data; and the
+/// present and the earlier content of the disk.
 fn killed(spec: Spec) -> (World, [Vec<u8>; 2]) {
     let world = World::new(spec);
     let drive = world.open();
@@ -42,7 +42,7 @@ fn killed(spec: Spec) -> (World, [Vec<u8>; 2]) {
 }
 
 /// Returns the batches of the host after the checkpoint, except for the last one, which repeats
-/// headers and is not repeated.
+/// headers and is not repeated itself.
 fn small_batches(world: &World) -> Vec<crate::format::BatchHeader> {
     let mut found: Vec<_> = (0..6).flat_map(|segment| damage::batches(world, segment)).collect();
     found.retain(|batch| batch.parity_pages == 0);
@@ -82,8 +82,8 @@ fn assert_whole(drive: &Drive, world: &World, plain: &[u8], seq: SeqNo) {
     }
 }
 
-/// A scrub finds the content of a batch with damaged headers, and writes it again, also long after
-/// the last replay of the batch.
+/// A scrub finds the content of a batch with damaged headers and rewrites it, even long after the
+/// last replay of the batch.
 #[test]
 fn a_scrub_writes_a_small_batch_with_damaged_headers_again() {
     let (world, [new, _]) = killed(Spec { codec: Codec::Lz4, ..small(SIZE, 6) });
@@ -160,8 +160,8 @@ fn a_page_of_a_small_batch_may_be_lost() {
     assert!(lacking <= 4 && failed > 20, "{lacking} refused, {failed} blocks failed");
 }
 
-/// Returns whether a block is right. A block that is not must have been written after the
-/// checkpoint, and its read must fail.
+/// Returns whether a block is right. A wrong block must have been written after the checkpoint, and
+/// its read must fail.
 fn is_right(drive: &Drive, world: &World, at: u64, new: &[u8], old: &[u8]) -> bool {
     let block = at as usize..at as usize + BLOCK_BYTES;
     match world.read(drive, at, BLOCK_BYTES) {

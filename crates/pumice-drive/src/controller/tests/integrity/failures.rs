@@ -1,6 +1,6 @@
-//! Goal: a medium that fails to write or to sync ends the drive's writes for good; acknowledged
-//! data is still read, and a reopened drive holds a prefix with all flushed data.
-//! Method: the first append or sync of a plan fails, whether or not its bytes arrived.
+//! Goal: a medium that fails to write or to sync ends the drive's writes permanently; acknowledged
+//! data can still be read, and a reopened drive holds a prefix with all flushed data. Method: the
+//! first append or sync of a plan fails, whether or not its bytes arrived.
 
 use super::*;
 use crate::base::seed::random;
@@ -17,7 +17,8 @@ fn assert_poisoned(world: &World, drive: &Drive) {
     assert_eq!(kind(world.run(drive.write_zeroes(0, BLOCK, Allocation::Keep))), poisoned);
 }
 
-/// Blocks 0..4 flushed, then each of them overwritten in a batch of its own, then the failure.
+/// Blocks 0..4 are flushed, each of them is then overwritten in a batch of its own, and then the
+/// failure occurs.
 fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
     let mut world = World::new(small(SIZE, 4));
     world.seed = seed;
@@ -37,7 +38,7 @@ fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
     });
     assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned));
     assert!(world.read(&drive, 0, new.len()).unwrap() == new, "acknowledged data is gone");
-    // The medium has recovered; the drive must not believe it.
+    // The medium has recovered, but the drive must not rely on it.
     drive.layers().set_plan(FaultPlan::default());
     assert_poisoned(&world, &drive);
     assert_eq!(drive.info().watermark, watermark, "called durable after a failure");
@@ -105,7 +106,7 @@ fn a_failed_durable_append_poisons_the_drive() {
                 }));
                 drive.layers().set_plan(FaultPlan::default());
                 assert_poisoned(&world, &drive);
-                // Only a failed append marks its place as bad, not a failed sync.
+                // Only a failed append marks its location as bad, not a failed sync.
                 world.run(world.runtime.sleep_ns(3_000_000_000));
                 let bad = drive.core().superblock().bad_segments.len();
                 assert_eq!(bad, usize::from(!is_sync));
@@ -130,7 +131,7 @@ fn a_failed_sync_poisons_the_drive() {
     }
 }
 
-/// Writers that wait for room when the medium fails receive an error.
+/// Writers that wait for space when the medium fails receive an error.
 #[test]
 fn waiting_writes_fail_with_the_drive() {
     let world = World::new(small(64 << 20, 24));
@@ -147,7 +148,7 @@ fn waiting_writes_fail_with_the_drive() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::Poisoned);
-    // Each fourth write is divided between two batches, and begins with three free buffers.
+    // Every fourth write is divided between two batches, and begins with three free buffers.
     assert_eq!(acknowledged as usize, log::BUFFER_COUNT - 3, "the wait was not met");
     for at in 0..acknowledged {
         assert!(world.read(&drive, at << 20, 1 << 20).unwrap() == noise);
@@ -165,7 +166,7 @@ fn a_failed_read_fails_its_request_only() {
     assert_eq!(kind(world.read(&drive, 0, 4096)), Some(ErrorKind::Medium));
     assert!(world.read(&drive, 0, 4096).unwrap() == noise[..4096]);
     drive.layers().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
-    // In a frame that no read above has decoded and kept.
+    // In a frame that no read above has decoded and cached.
     assert_eq!(kind(world.write(&drive, 40_970, &[1; 10])), Some(ErrorKind::Medium));
     let block = 40_960..45_056;
     assert!(world.read(&drive, 40_960, 4096).unwrap() == noise[block], "a failed write changed it");
@@ -179,7 +180,8 @@ fn a_read_that_fails_while_opening_costs_no_more_than_it_must() {
     let noise = payload::noise(&mut random(1), 64 << 10);
     world.run(drive.write_durable(0, &noise)).unwrap();
     world.close(drive);
-    // Reads of an opening: two superblock slots; root, table, page list, page; the log after them.
+    // Reads during an opening: two superblock slots; root, table, page list, page; the log after
+    // them.
     for failing in 1..=12 {
         world.plan = FaultPlan { read_errors: Trigger::Nth(failing), ..Default::default() };
         let opened = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() });
@@ -225,11 +227,11 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
     assert!(acknowledged > 20, "too tame a test");
 }
 
-/// A medium reports a failed sync once, and no task waits any more for the flush that requested it:
-/// the next flush must fail.
+/// A medium reports a failed sync once, and no task waits any more for the flush that requested it.
+/// The next flush must fail.
 #[test]
 fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
-    // Half-way through the sync, or the durable append.
+    // The future is dropped halfway through the sync, or the durable append.
     for (is_durable, moment_ns) in [(false, 1_500_000), (true, 700_000)] {
         let mut world = World::new(small(SIZE, 4));
         if !is_durable {
@@ -253,12 +255,12 @@ fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
     }
 }
 
-/// A checkpoint whose future is dropped, at any point, leaves a drive that continues, or that takes
-/// no more writes because it is not known which superblock counts.
+/// A checkpoint whose future is dropped, at any point, leaves a drive that continues, or that
+/// accepts no more writes because it is not known which superblock counts.
 #[test]
 fn an_abandoned_checkpoint_harms_nobody() {
     let mut poisoned = 0;
-    // A checkpoint begins with an append; then come three syncs and two superblocks between them.
+    // A checkpoint begins with an append; three syncs follow, with two superblocks between them.
     for moment in 0..14 {
         let mut world = World::new(small(SIZE, 4));
         world.plan.latency_ns = 1_000_000..=1_000_000;

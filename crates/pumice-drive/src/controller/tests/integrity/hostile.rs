@@ -1,6 +1,6 @@
-//! Goal: bytes whose checksums are right but that no drive would have written neither crash the
-//! program nor pass for content.
-//! Method: structures of a good drive are decoded, changed, and encoded again.
+//! Goal: bytes with valid checksums that no drive would have written neither crash the program nor
+//! are accepted as content. Method: structures of a valid drive are decoded, changed, and encoded
+//! again.
 
 use super::damage::{batches, record_of, written};
 use super::*;
@@ -16,8 +16,8 @@ fn patch(world: &World, offset: u32, bytes: &[u8]) {
     world.run(world.memory.append(SegmentId(0), page, pages.into())).unwrap();
 }
 
-/// A record header that passes its own checksum but differs from the one in its sealed batch would
-/// put content at a wrong address.
+/// A record header that matches its own checksum but differs from the one in its sealed batch would
+/// place content at a wrong address.
 #[test]
 fn a_record_header_that_does_not_fit_the_chain_stops_the_opening() {
     for payload_is_damaged in [false, true] {

@@ -1,7 +1,6 @@
-//! Goal: a leaf of the map that is damaged beyond restoring costs its own blocks and nothing else:
-//! they fail until they are written or trimmed, space is still freed, and the loss is known to a
-//! rebuild.
-//! Method: a record of a leaf and the parity of its batch are damaged in a closed drive.
+//! Goal: a leaf of the map that is damaged beyond repair affects only its own blocks: they fail
+//! until they are written or trimmed, space is still freed, and a rebuild reports the loss. Method:
+//! a record of a leaf and the parity of its batch are damaged in a closed drive.
 
 use rand::RngExt;
 
@@ -14,8 +13,8 @@ use crate::media::layer::Trigger;
 const LEAF_BYTES: u64 = 4 << 20;
 const SIZE: u64 = 3 * LEAF_BYTES;
 
-/// Returns a drive of three leaves, written in random order; the content of the disk, and the place
-/// of its first leaf.
+/// Returns a drive of three leaves, written in random order; the content of the disk, and the
+/// location of its first leaf.
 fn three_leaves() -> (World, Vec<u8>, MetadataAddress) {
     let world = World::new(small(SIZE, 5));
     let drive = world.open();
@@ -29,7 +28,7 @@ fn three_leaves() -> (World, Vec<u8>, MetadataAddress) {
         plain[at as usize..][..data.len()].copy_from_slice(&data);
     }
     world.close(drive);
-    // Closing may have written the leaf again.
+    // Closing may have rewritten the leaf.
     let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let entry = drive.core().map().entry(0);
     world.close(drive);
@@ -79,7 +78,7 @@ fn writing_blocks_of_a_lost_leaf_heals_them_and_no_others() {
         }
     };
     assert_healed(&drive);
-    // A death, then an orderly end: first the log records the loss, then the checkpoint.
+    // A crash, then an orderly end: first the log records the loss, then the checkpoint.
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     let drive = world.open();
@@ -153,7 +152,7 @@ fn what_a_lost_leaf_mapped_is_freed_and_nothing_older_is_given() {
     }
 }
 
-/// One page of the leaf is damaged, which parity restores, but only when the rest can be read.
+/// One page of the leaf is damaged. Parity restores it, but only when the rest can be read.
 #[test]
 fn a_passing_fault_makes_no_leaf_lost() {
     let world = World::new(small(SIZE, 5));
@@ -174,7 +173,7 @@ fn a_passing_fault_makes_no_leaf_lost() {
     };
     drive.layers().set_plan(plan);
     for _ in 0..50 {
-        // The write may fail, as long as nothing is lost by that.
+        // The write may fail, as long as no data is lost.
         drop(world.write(&drive, LEAF_BYTES - BLOCK, &plain[plain.len() - BLOCK_BYTES..]));
     }
     drive.layers().set_plan(FaultPlan::default());
@@ -230,7 +229,7 @@ fn many_writes_to_a_lost_leaf_end() {
     world.kill(drive);
 }
 
-/// The last leaf of a disk that does not end with it has no blocks beyond the disk.
+/// If the disk ends within its last leaf, the leaf has no blocks beyond the disk.
 #[test]
 fn the_last_leaf_of_the_disk_may_be_lost() {
     let size = LEAF_BYTES + 5 * BLOCK;

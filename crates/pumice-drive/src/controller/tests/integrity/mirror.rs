@@ -1,7 +1,7 @@
-//! Goal: a drive on a mirror loses no flushed byte with one of two members gone, damaged or stale,
+//! Goal: a drive on a mirror loses no flushed byte if one of two members is lost, damaged or stale,
 //! shows one history whichever member is read, and repairs damage. Method: two members in memory
 //! that outlive the drive, each under a fault layer of its own, so that each loses power in its own
-//! way; the oracle knows the versions of each block and which were flushed.
+//! way; the oracle knows the versions of each block and which of them were flushed.
 
 use rand::{Rng, RngExt};
 
@@ -83,7 +83,7 @@ impl Pair {
         (Rc::new(array.with_cipher(self.cipher.clone())), layers)
     }
 
-    /// Assembles the mirror as a program does that changes nothing.
+    /// Assembles the mirror like a program that changes nothing.
     fn assemble_to_read(&self, members: &[usize]) -> (Mirror, Vec<Member>) {
         let members = self.layers(members, 0, &FaultPlan::default());
         let paths = (0..).map(|index| format!("/m{index}"));
@@ -227,7 +227,7 @@ fn damage_on_one_member_is_read_around_and_repaired() {
         assert_eq!(report.problems, [], "{report:?}");
         assert!(report.repaired > 0);
         pair.close(opened);
-        // The damaged member is whole again: it serves alone.
+        // The damaged member has been repaired: it serves alone.
         let opened = pair.open(&[rotten]);
         assert_eq!(pair.versions(&opened), [7; BLOCKS]);
         let report = pair.runtime.block_on(opened.drive.scrub(0)).unwrap();
@@ -274,14 +274,14 @@ fn damage_on_both_members_is_repaired_where_it_does_not_meet() {
             }
         }
     }
-    // A frame of 740 bytes covers one or two of these places, in the latter case one on each
+    // A frame of 740 bytes covers one or two of these locations, in the latter case one on each
     // member.
     assert!(lost < BLOCKS * 3 / 4, "{lost} blocks are lost");
     pair.runtime.block_on(opened.drive.scrub(0)).unwrap();
     pair.close(opened);
 }
 
-/// Every flushed block is there; the content that is found stays, whichever member is read from
+/// Every flushed block is found. The content that is found stays, whichever member is read from
 /// then on.
 #[test]
 fn members_that_lose_power_each_in_its_own_way_show_one_past() {
@@ -319,7 +319,7 @@ fn members_that_lose_power_each_in_its_own_way_show_one_past() {
                 let what = format!("seed {seed}, life {life}, block {block}");
                 assert!(range.contains(&found[block]), "{what}: {} in {range:?}", found[block]);
             }
-            // The process is killed, and one member never comes back.
+            // The process is killed, and one member never returns.
             pair.runtime.drop_tasks();
             drop(opened);
             for alone in [0, 1] {
@@ -336,7 +336,7 @@ fn members_that_lose_power_each_in_its_own_way_show_one_past() {
     }
 }
 
-/// The newest batches of one member are damaged, and nothing on that member says that they were
+/// The newest batches of one member are damaged, and nothing on that member shows that they were
 /// durable.
 #[test]
 fn a_flushed_end_of_the_log_survives_on_either_member() {
@@ -352,7 +352,7 @@ fn a_flushed_end_of_the_log_survives_on_either_member() {
             let bytes = pair.peek(rotten, segment);
             let used = bytes.chunks(4096).filter(|page| page.starts_with(b"PUMICEBT")).count();
             if used > 4 {
-                // All but the first two pages: the header of the segment and one batch.
+                // All except the first two pages: the header of the segment and one batch.
                 for page in 2..bytes.len() as u32 / 4096 {
                     pair.put(rotten, segment, page * 4096, AlignedBuffer::zeroed(4096));
                 }
@@ -426,7 +426,7 @@ fn a_member_whose_sectors_fail_is_repaired_by_a_scrub() {
     pair.close(opened);
 }
 
-/// A program that does not know arrays would write to one member and not to the others.
+/// A program without support for arrays would write to one member and not to the others.
 #[test]
 fn a_member_is_not_opened_alone() {
     let pair = Pair::new();
@@ -443,9 +443,9 @@ fn a_member_is_not_opened_alone() {
     }
 }
 
-/// Two lives of one drive wrote different data in the same places, and none of it was flushed. One
-/// member has all batches of the first life but its first, so that its log ends there; the other
-/// member has the log of the second life.
+/// Two lives of one drive wrote different data to the same locations, and none of it was flushed.
+/// One member has all batches of the first life except the first one, so its log ends there; the
+/// other member has the log of the second life.
 #[test]
 fn a_reader_after_an_unclean_end_sees_one_past_on_either_member() {
     let before = Pair::new();
@@ -523,7 +523,7 @@ fn replace(pair: &mut Pair) {
     pair.memory[1] = memory;
 }
 
-/// The member that stays is damaged in each page, the one that leaves is not.
+/// The member that remains is damaged in each page; the one that leaves is not.
 #[test]
 fn a_rebuild_copies_no_damage_that_another_member_can_repair() {
     let mut pair = Pair::new();
@@ -539,7 +539,7 @@ fn a_rebuild_copies_no_damage_that_another_member_can_repair() {
     pair.close(opened);
 }
 
-/// No member has all of a batch, and each record is whole on one of them.
+/// No member has the complete batch, and each record is intact on one of them.
 #[test]
 fn a_rebuild_takes_each_record_from_the_member_that_has_it() {
     let mut pair = Pair::new();
@@ -572,7 +572,7 @@ fn a_rebuild_takes_each_record_from_the_member_that_has_it() {
     pair.close(opened);
 }
 
-/// A check changes nothing, and says where the damage is.
+/// A check changes nothing, and reports the location of the damage.
 #[test]
 fn a_check_reads_every_copy_and_names_the_damaged_one() {
     for rotten in [0, 1] {
@@ -673,9 +673,10 @@ fn reads_of_an_encrypted_drive_make_its_copies_equal() {
     let mut random = random(5);
     for _ in 0..16 {
         let opened = pair.open(&[0, 1]);
-        // Not in the order of the blocks: damaged data that was read ahead is only read again.
+        // The order differs from that of the blocks: damaged data that was read ahead is simply
+        // read again.
         for block in (0..BLOCKS).map(|block| block * 97 % BLOCKS) {
-            // Members take turns. Either is read from first, by chance.
+            // Members alternate. The first one is chosen at random.
             if random.random_range(0..2) == 0 {
                 let medium = opened.drive.medium();
                 let page = medium.read(SegmentId(0), 0, AlignedBuffer::zeroed(4096));

@@ -1,6 +1,6 @@
 //! Goal: a mirror writes as fast as one of its devices and reads faster, and rebuilds a member at
 //! the speed of the slower device. Method: members in memory under the throttle layer, in virtual
-//! time, so that only the devices take any: the tests measure how well the mirror keeps them busy,
+//! time, so that only the devices take time. The tests measure how well the mirror keeps them busy,
 //! with the same result in each run. `benches/mirror.sh` measures the processor time of the mirror.
 
 use futures_util::stream::{StreamExt, iter};
@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes that are written and read.
 const BYTES: u64 = 24 * MIB;
 
-/// A kind of requests: bytes of each, and the number of concurrent ones.
+/// A kind of load: the bytes of each request, and the number of concurrent ones.
 #[derive(Clone, Copy)]
 struct Load {
     request_bytes: u64,

@@ -1,4 +1,4 @@
-//! Damage and failures of media are found, restored or reported, and never returned as data.
+//! Damage and failures of media are found, repaired or reported, and never returned as data.
 
 mod crafted;
 pub(super) mod damage;

@@ -1,6 +1,6 @@
-//! Goal: no single bad sector of a checkpoint costs anything: the drive opens, all data is right,
-//! and the next checkpoint or a scrub rewrites the damaged records.
-//! Method: each page of each batch of metadata is changed, or made unreadable, in turn.
+//! Goal: no single bad sector of a checkpoint has any consequence: the drive opens, all data is
+//! right, and the next checkpoint or a scrub rewrites the damaged records. Method: each page of
+//! each batch of metadata is changed, or made unreadable, in turn.
 
 use super::*;
 use crate::base::seed::random;
@@ -8,7 +8,7 @@ use crate::format::{BATCH_ALIGNMENT, BatchHeader, RECORD_HEADER_BYTES};
 
 const SIZE: u64 = 4 << 30;
 
-/// Damages a metadata record and the parity of its batch, so that it cannot be restored.
+/// Damages a metadata record and the parity of its batch, so that the record cannot be restored.
 pub(crate) fn ruin(world: &World, segment: SegmentId, offset: u32) {
     let batches = super::damage::batches(world, segment.0).into_iter();
     let batch = batches.rev().find(|batch| batch.offset <= offset);
@@ -30,7 +30,7 @@ fn checkpointed() -> (World, Vec<(u64, Vec<u8>)>) {
     let drive = world.open();
     let mut random = random(1);
     let mut written = Vec::new();
-    // In random order, so that leaves compress badly.
+    // The blocks are written in scattered order, so that leaves compress badly.
     for step in 0..500 {
         for leaf in [0, 1, 2, 3, 600, 601] {
             let data = payload::noise(&mut random, BLOCK_BYTES);
@@ -110,7 +110,8 @@ fn a_run_of_two_pages_may_be_damaged() {
         copy.flip(segment, page * 4096 + 77);
         copy.flip(segment, (page + 1) * 4096 + 770);
         let Ok(drive) = copy.try_open(OpenOptions::default()) else {
-            // The last page of one batch and the first of the next are no run within a batch.
+            // The last page of one batch and the first of the next do not form a run within a
+            // batch.
             let bytes = copy.peek(segment, page * 4096, 2 * BATCH_ALIGNMENT);
             let is_border =
                 BatchHeader::decode_with(&bytes[BATCH_ALIGNMENT..], world.memory.cipher()).is_err();
@@ -139,8 +140,8 @@ fn a_scrub_writes_damaged_metadata_anew() {
     }
 }
 
-/// The last batch of a checkpoint that no superblock names is cut like any torn tail, if parity
-/// does not restore it. Any other one is restored.
+/// The last batch of a checkpoint that no superblock refers to is cut like any torn tail, if parity
+/// does not restore it. Any other batch is restored.
 #[test]
 fn a_torn_batch_of_metadata_is_completed_or_cut() {
     let (world, written) = checkpointed();
@@ -177,14 +178,14 @@ fn a_torn_batch_of_metadata_is_completed_or_cut() {
     world.kill(drive);
 }
 
-/// A scan finds nothing after the header; the map names the records.
+/// A scan finds nothing after the header; the map refers to the records.
 #[test]
 fn a_damaged_header_keeps_no_segment_of_metadata_in_use() {
     let (world, written) = checkpointed();
     let (segment, _) = metadata(&world);
     let drive = world.open_without_collector();
     let data = payload::noise(&mut random(5), BLOCK_BYTES);
-    // Leaf 601 stays in the first segment.
+    // Leaf 601 remains in the first segment.
     for step in 0_u64.. {
         let tail = drive.core().log().tail(Stream::Meta).unwrap();
         if tail.segment.0 != segment {

@@ -1,6 +1,6 @@
-//! Goal: no single bad page of a long batch of data costs anything: the log is followed, reads and
-//! garbage collection get the right data, and a scrub writes it elsewhere.
-//! Method: each page of a segment of the host's data is changed, or made unreadable, in turn.
+//! Goal: no single bad page of a long batch of data has any consequence: the log is followed, reads
+//! and garbage collection return the right data, and a scrub rewrites it elsewhere. Method: each
+//! page of a segment of the host's data is changed, or made unreadable, in turn.
 
 use super::*;
 use crate::base::seed::random;
@@ -9,7 +9,7 @@ const SIZE: u64 = 4 << 20;
 
 /// Returns a drive that was killed, with a long batch of compressible frames and one of
 /// incompressible frames, both flushed; and the content of the disk. If it `vouches`, a short batch
-/// follows, which says that they were durable.
+/// follows, which records that they were durable.
 fn killed(vouches: bool) -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 6));
     let drive = world.open();
@@ -71,7 +71,7 @@ fn any_page_of_a_long_batch_may_be_damaged() {
     }
 }
 
-/// Immediately after a flush nothing says yet that its batch was durable.
+/// Immediately after a flush, nothing records yet that its batch was durable.
 #[test]
 fn any_page_of_the_last_batch_may_be_damaged() {
     let (world, plain) = killed(false);
@@ -84,7 +84,7 @@ fn any_page_of_the_last_batch_may_be_damaged() {
             let when = format!("page {page} + {offset}");
             let drive = copy.open();
             assert_whole(&drive, &copy, &plain, &when);
-            // The opening has written the page again, and calls the batch durable.
+            // The opening has rewritten the page, and declares the batch durable.
             copy.run(drive.layers().crash()).unwrap();
             copy.kill(drive);
             let drive = copy.open();
@@ -114,7 +114,7 @@ fn any_page_of_a_long_batch_may_be_unreadable() {
     }
 }
 
-/// Reading a whole batch next to bad sectors can take seconds, and a host repeats failed reads.
+/// Reading an entire batch next to bad sectors can take seconds, and a host repeats failed reads.
 #[test]
 fn what_cannot_be_restored_is_not_tried_again_at_once() {
     let (world, plain) = killed(true);
@@ -197,7 +197,7 @@ fn a_scrub_repairs_a_batch_that_holds_a_lost_frame() {
     }
 }
 
-/// A short batch has no parity: a page for each small flush would be expensive.
+/// A short batch has no parity: one page for each small flush would be expensive.
 #[test]
 fn a_damaged_short_batch_costs_its_own_blocks() {
     let world = World::new(small(SIZE, 6));

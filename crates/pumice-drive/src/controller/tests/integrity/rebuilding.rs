@@ -1,9 +1,8 @@
-//! Goal: a drive is rebuilt from its remains: exactly, as long as a checkpoint or the whole log is
-//! there; else from its records, where no older version is returned for a block whose newest
-//! version is known, and only trims and fills may be forgotten, which is reported. The source stays
-//! as it is.
-//! Method: drives with a history of every verb lose superblocks, checkpoints, all metadata; the
-//! rebuilt drive is opened and compared with an array.
+//! Goal: a drive is rebuilt from its remains: exactly, as long as a checkpoint or the entire log
+//! exists; otherwise from its records. In that case, no older version is returned for a block whose
+//! newest version is known, and only trims and fills may be forgotten, which is reported. The
+//! source is unchanged. Method: drives with a history of every kind of request lose superblocks,
+//! checkpoints, or all metadata; the rebuilt drive is opened and compared with an array.
 
 use rand::RngExt;
 
@@ -41,7 +40,8 @@ impl History {
         Self { world, drive, plain, trimmed, random: random(seed) }
     }
 
-    /// Performs one verb on whole blocks. Batches are left open: versions of a block share them.
+    /// Performs one request on whole blocks. Batches are left open, so versions of a block share
+    /// them.
     fn step(&mut self) {
         let blocks = self.trimmed.len() as u64;
         let count = self.random.random_range(1..=24);
@@ -61,7 +61,7 @@ impl History {
             }
             kind => {
                 let data = match kind {
-                    // So small when compressed that a copy carries its dead blocks along.
+                    // The data compresses so well that a copy includes its dead blocks.
                     2..11 => payload::noise(&mut self.random, 64).repeat(len as usize / 64),
                     11..14 => payload::text(&mut self.random, len as usize),
                     _ => payload::any(&mut self.random, len as usize),
@@ -102,7 +102,7 @@ fn header(world: &World, segment: u32) -> Option<SegmentHeader> {
     SegmentHeader::found_in(&world.peek(segment, 0, 4096))
 }
 
-/// Zeroes every segment of metadata; returns their number.
+/// Zeroes every segment of metadata and returns their number.
 fn zero_metadata(world: &World) -> usize {
     let segments = 0..world.spec.geometry().unwrap().segment_count;
     let is_meta =
@@ -136,7 +136,7 @@ fn identity(world: &World) -> Identity {
     finder.result().unwrap()
 }
 
-/// Rebuilds a drive; checks that the source is not written to, and the new drive.
+/// Rebuilds a drive, checks that the source is not written to, and checks the new drive.
 pub(crate) fn rebuild(world: &World) -> Rebuilt {
     let before = world.medium_checksum();
     let medium = world.medium();
@@ -176,7 +176,7 @@ pub(crate) fn rebuild(world: &World) -> Rebuilt {
 }
 
 /// Compares a disk with an array. Blocks whose last change was a trim or a fill with one byte are
-/// exempt: their records may be gone, but the rebuild must report how many blocks may hold older
+/// exempt: their records may be lost, but the rebuild must report how many blocks may hold older
 /// content.
 fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
     let mut came_back = 0;
@@ -185,13 +185,13 @@ fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
         let range = lba * BLOCK_BYTES..(lba + 1) * BLOCK_BYTES;
         let (found, right) = (&rebuilt.disk[range.clone()], &plain[range]);
         assert!(found == right || is_trimmed || uniform(right), "LBA {lba} is wrong");
-        // If no older version is left either, a block reads as zeroes.
+        // If no older version remains either, a block reads as zeroes.
         came_back += u64::from(found != right && found.iter().any(|&byte| byte != 0));
     }
     assert!(came_back <= rebuilt.doubtful, "{came_back} blocks came back unsaid");
 }
 
-/// Rebuilds a drive as the program does: before the end, the target says that it is incomplete.
+/// Rebuilds a drive as the program does: until the end, the target is marked as incomplete.
 async fn rebuild_onto(medium: &Rc<TestMedium>, clock: &Runtime, source: &MemMedium) -> Result<()> {
     let identity = Identity::of_superblocks(source).await?.expect("a superblock");
     let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
@@ -221,7 +221,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
         let (medium, clock) = (target.medium(), target.runtime.clone());
         let limit_ns = match round {
             0 => u64::MAX / 2,
-            // About the time at which the rebuild ends.
+            // This is about the time at which the rebuild ends.
             late if late % 3 == 0 => took_ns / 4 * 3 + random.random_range(0..took_ns),
             _ => random.random_range(0..took_ns),
         };
@@ -268,14 +268,14 @@ fn without_superblocks_a_checkpoint_gives_all_back() {
         (RebuiltFrom::Checkpoint, 0, 0)
     );
     assert!(rebuilt.disk == plain);
-    // The only checkpoint is at the end of the log, and the log needs none.
+    // The only checkpoint is at the end of the log, and the log does not need it.
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.from, rebuilt.lost.len(), rebuilt.doubtful), (RebuiltFrom::Log, 0, 0));
     assert!(rebuilt.disk == plain);
 }
 
-/// The log after the older checkpoint is still there.
+/// The log after the older checkpoint still exists.
 #[test]
 fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     let mut history = History::new(12 << 20, 24, 2);
@@ -298,7 +298,7 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
 }
 
 /// One checkpoint after the rollback has a damaged root, and the other one a damaged leaf; earlier
-/// checkpoints know nothing of the rollback.
+/// checkpoints do not record the rollback.
 #[test]
 fn what_is_rebuilt_over_a_rollback_is_said_to_be() {
     let mut history = History::new(12 << 20, 24, 12);
@@ -340,11 +340,11 @@ fn without_any_metadata_the_records_give_all_back() {
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.from, rebuilt.lost.len()), (RebuiltFrom::Records, 0));
-    // No segment of data was freed: no trim is forgotten.
+    // No segment of data was freed, so no trim is forgotten.
     assert!(rebuilt.disk == plain);
 }
 
-/// Versions of a block lie in one batch, were moved with parts of their frames dead, and their
+/// Versions of a block are in one batch, were moved with parts of their frames dead, and their
 /// segments were freed and reused.
 #[test]
 fn after_garbage_collection_the_newest_versions_are_found() {
@@ -366,7 +366,8 @@ fn after_garbage_collection_the_newest_versions_are_found() {
 }
 
 /// A frame with a block that was overwritten in the same batch is copied whole, because that is
-/// smaller: the copy of the dead block is as old as the live block, and must not pass for it.
+/// smaller. The copy of the dead block is as old as the live block, and must not be mistaken for
+/// it.
 #[test]
 fn a_dead_block_that_was_copied_along_is_not_taken() {
     let mut history = History::new(12 << 20, 6, 9);
@@ -398,7 +399,7 @@ fn a_dead_block_that_was_copied_along_is_not_taken() {
     }
 }
 
-/// A whole superblock does not help a drive whose log is damaged in the middle.
+/// An intact superblock does not help a drive whose log is damaged in the middle.
 #[test]
 fn damage_in_the_middle_of_the_log_costs_what_stood_there() {
     let (world, data) = damage::written();
@@ -421,7 +422,7 @@ fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
     world.kill(drive);
     let (segment, offset) = damage::record_of(&world, 50);
     world.flip_for_good(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
-    // The first batch is damaged: there is no way but the records.
+    // The first batch is damaged, so only the records remain usable.
     world.flip_for_good(0, 4096 + 30);
     zero_superblocks(&world);
     let rebuilt = rebuild(&world);
@@ -432,17 +433,17 @@ fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
     assert_eq!(rebuilt.problems, 1);
 }
 
-/// Checks that `lost`, and no other blocks, are lost if records are all that is left of a drive.
+/// Checks that only `lost` blocks are lost if nothing except the records remains of a drive.
 pub(crate) fn assert_records_lose(world: &World, lost: &[(u64, u64)]) {
     zero_superblocks(world);
     zero_metadata(world);
-    // The first batch is damaged: there is no way but the records.
+    // The first batch is damaged, so only the records remain usable.
     world.flip_for_good(0, 4096 + 30);
     let rebuilt = rebuild(world);
     assert_eq!((rebuilt.from, &rebuilt.lost[..]), (RebuiltFrom::Records, lost));
 }
 
-/// No record says which blocks a zeroed segment held, but its batches are known to be gone.
+/// No record shows which blocks a zeroed segment held, but its batches are known to be lost.
 #[test]
 fn batches_that_are_gone_are_named() {
     let world = World::new(small(16 << 20, 8));
@@ -459,7 +460,7 @@ fn batches_that_are_gone_are_named() {
     assert_eq!(rebuilt.missing, [(1, next - 1)]);
 }
 
-/// Ends a life after two unflushed batches of the host; returns the batches in segment 0.
+/// Ends a life after two unflushed batches of the host. Returns the batches in segment 0.
 fn lose_two_batches(world: &World, drive: Rc<Drive>) -> Vec<BatchHeader> {
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
@@ -470,8 +471,8 @@ fn lose_two_batches(world: &World, drive: Rc<Drive>) -> Vec<BatchHeader> {
     damage::batches(world, 0)
 }
 
-/// Two batches were not flushed, the first was torn; the next life overwrote it, and the second is
-/// still there, whole.
+/// Two batches were not flushed, and the first was torn. The next life overwrote the first; the
+/// second still exists, intact.
 #[test]
 fn what_a_lost_life_left_behind_is_not_taken() {
     let (world, data) = damage::written();
@@ -489,8 +490,8 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
 }
 
-/// As before, but the next life overwrote the first one with a later batch; its first batches, of
-/// metadata, are gone.
+/// As above, but the next life overwrote the first one with a later batch. Its own first batches,
+/// of metadata, are lost.
 #[test]
 fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
     let (world, _) = damage::written();
@@ -575,8 +576,8 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     assert!(found == noise(2, BLOCK_BYTES));
 }
 
-/// A block is overwritten, and the overwrite is lost with its batch; a copy of the block's frame,
-/// made while the block was dead in memory, must not pass for old data.
+/// A block is overwritten, and the overwrite is lost with its batch. A copy of the block's frame,
+/// made while the block was dead in memory, must not be mistaken for old data.
 #[test]
 fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     let world = World::new(small(24 << 20, 8));
@@ -599,7 +600,7 @@ fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     world.run(drive.write_durable(20 << 20, &noise(4, BLOCK_BYTES))).unwrap();
     let victim = fill(&drive);
     world.run(drive.empty_victim(before)).unwrap();
-    // So small when compressed that a copy carries its dead blocks along.
+    // The data compresses so well that a copy includes its dead blocks.
     let small = noise(2, 64).repeat(8 * BLOCK_BYTES / 64);
     // For a while after noise, compressible data is stored uncompressed.
     world.write(&drive, 12 << 20, &small.repeat(64)).unwrap();
@@ -617,7 +618,7 @@ fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     let found = world.read(&drive, 3 * BLOCK, BLOCK_BYTES).unwrap();
     assert!(found != noise(1, BLOCK_BYTES));
     world.kill(drive);
-    // As when the segment is freed later.
+    // This has the same effect as freeing the segment later.
     world.run(world.memory.discard(victim)).unwrap();
     zero_superblocks(&world);
     zero_metadata(&world);
@@ -636,7 +637,7 @@ fn a_segment_without_its_header_is_read_all_the_same() {
     zero_superblocks(&world);
     let found = Finder::new(None);
     assert_eq!(found.result().unwrap_err().kind(), ErrorKind::NotADrive);
-    // Another segment says what the drive was.
+    // Another segment describes the drive.
     let spec = identity_of_another(&world);
     let medium = world.medium();
     let mut damaged =

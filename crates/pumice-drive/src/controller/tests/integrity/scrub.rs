@@ -1,6 +1,5 @@
-//! Goal: a scrub finds every kind of damage in live data and reports the blocks that it costs,
-//! finds none where there is none however busy the drive is, keeps its rate and ends when it
-//! should.
+//! Goal: a scrub finds every kind of damage in live data and reports the affected blocks, reports
+//! no damage where there is none, however busy the drive is, respects its rate and ends on time.
 //! Method: bits flipped on the medium of a closed drive; a scrub next to writers, trims, garbage
 //! collection and checkpoints in virtual time.
 
@@ -41,7 +40,7 @@ fn a_damaged_frame_is_listed_with_its_blocks_until_it_is_dead() {
     world.close(drive);
 }
 
-/// The three batches are in an open segment; with more after them the segment is full.
+/// The three batches are in an open segment. With more batches after them, the segment is full.
 #[test]
 fn frames_after_a_damaged_batch_header_are_missed() {
     for is_full in [false, true] {
@@ -57,7 +56,7 @@ fn frames_after_a_damaged_batch_header_are_missed() {
         world.close(drive);
         let header = batches(&world, 0).swap_remove(1);
         world.flip_for_good(0, header.offset + 8);
-        // In addition one frame's payload: only its blocks cannot be read.
+        // Additionally, one frame's payload is damaged: only its blocks cannot be read.
         let drive = world.open();
         let Lookup::Run(Mapping::Frame { place, .. }, _) = ({
             world.run(drive.load_range(Lba(48), 1)).unwrap();
@@ -84,7 +83,7 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
     let named = |drive: &Drive| drive.core().map().metadata_addresses().collect::<Vec<_>>();
     let count = named(&drive).len();
     assert!(whole.metadata as usize > count);
-    // The scrub causes each of them to be written again elsewhere.
+    // The scrub causes each of them to be rewritten elsewhere.
     for number in 0..count {
         let place = named(&drive)[number];
         world.flip(place.segment.0, place.offset + RECORD_HEADER_BYTES as u32 + 9);
@@ -106,7 +105,7 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
     world.close(drive);
 }
 
-/// Writers, trims, garbage collection and checkpoints change the drive under the scrub.
+/// Writers, trims, garbage collection and checkpoints change the drive during the scrub.
 #[test]
 fn a_busy_drive_is_found_sound() {
     const SIZE: u64 = 24 << 20;

@@ -1,7 +1,7 @@
-//! Goal: a batch or header where the log could continue, or beyond its end, counts only if it was
-//! written for this drive, this use of this segment, and this place.
-//! Method: the last batch, or a batch after it, is rewritten with one wrong value and right
-//! checksums; with no wrong value it counts.
+//! Goal: a batch or header at the location where the log could continue, or beyond its end, counts
+//! only if it was written for this drive, this use of this segment, and this location. Method: the
+//! last batch, or a batch after it, is rewritten with one wrong value and valid checksums; without
+//! a wrong value, it counts.
 
 use super::damage::{batches, written};
 use super::*;
@@ -22,7 +22,7 @@ const BATCH_CHANGES: [Change<BatchHeader>; 4] = [
     ("another place", |header| header.offset += 4096),
 ];
 
-/// Returns a batch like another, but without records: only its header says where it belongs.
+/// Returns a copy of a batch without records: only its header shows where it belongs.
 fn emptied(like: &BatchHeader) -> BatchHeader {
     let body_bytes = (EMPTY_BYTES - BATCH_HEADER_BYTES) as u32;
     let (records_checksum, record_bytes, record_count) = (0, 0, 0);
@@ -83,7 +83,7 @@ fn continued() -> World {
 
 const SIZE: u64 = 4 << 20;
 
-/// The segment is named as the next one of a stream.
+/// The segment is recorded as the next one of a stream.
 #[test]
 fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
     let opens = |change: fn(&mut SegmentHeader)| {
@@ -92,7 +92,7 @@ fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
         let mut header = SegmentHeader::found_in(&page).unwrap();
         change(&mut header);
         put(&world, (1, 0), |page| header.encode_into(page));
-        // A batch of the use that the header names.
+        // A batch of the use that the header describes.
         let first = &batches(&world, 1)[0];
         let first = BatchHeader { generation: header.generation, ..emptied(first) };
         put_batch(&world, (1, first.offset), &first);
@@ -106,7 +106,7 @@ fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
         ("another stream", |header| header.stream = Stream::Moved),
         ("another first batch", |header| header.first_seq.0 += 1),
     ];
-    // Each is refused by the walk of the log, not by a later step that knows less.
+    // Each is refused by the walk of the log, not by a later step with less information.
     let mut said = Vec::new();
     for (what, change) in changes {
         let opened = opens(change);
@@ -132,7 +132,7 @@ fn torn() -> (World, BatchHeader) {
     (world, last)
 }
 
-/// The batch after a torn one says that the torn one was durable.
+/// The batch after a torn one shows that the torn one was durable.
 #[test]
 fn only_a_batch_of_this_log_proves_that_a_missing_one_was_durable() {
     let opens = |change: fn(&mut BatchHeader)| {
@@ -175,7 +175,7 @@ fn only_a_segment_begun_later_proves_that_a_missing_batch_was_durable() {
     for (what, change) in changes {
         assert_eq!(kind(opens(change)), None, "{what}");
     }
-    // A damaged header does not take the proof away.
+    // A damaged header does not invalidate the proof.
     let changes: [Change<SegmentHeader>; 4] = [
         ("nothing", |_| ()),
         ("another drive", |header| header.uuid = uuid::Uuid::from_u128(1)),

@@ -1,7 +1,6 @@
-//! Goal: the overview's parts add up to the capacity whatever the drive holds, the map of segments
-//! has the requested length and shows the actual state, and reasons for refusing writes are
-//! reported.
-//! Method: drives that are written, filled, trimmed, damaged and poisoned.
+//! Goal: the parts of the overview add up to the capacity, whatever the drive holds; the map of
+//! segments has the requested length and shows the actual state; and reasons for refusing writes
+//! are reported. Method: drives that are written, filled, trimmed, damaged and poisoned.
 
 use rand::RngExt;
 
@@ -69,7 +68,7 @@ fn the_map_is_as_long_as_was_asked_for() {
     let drive = world.open();
     world.write(&drive, 0, &payload::noise(&mut random(1), 1 << 20)).unwrap();
     for _ in 0..3 {
-        // Moves the host's stream on and leaves dead segments.
+        // Makes the host's stream continue in other segments, and leaves dead ones.
         for at in 0..8 {
             world.write(&drive, at << 20, &payload::noise(&mut random(at), 1 << 20)).unwrap();
         }

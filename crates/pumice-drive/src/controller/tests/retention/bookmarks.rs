@@ -1,7 +1,7 @@
 //! Goal: a bookmark holds a map and no data, and still reports every block written since, wherever
-//! garbage collection has moved the others; no data can be read through it.
-//! Method: disks whose snapshots become bookmarks, before and after their frames are moved, freed
-//! and overwritten; the reported blocks are compared with the disks, block by block.
+//! garbage collection has moved the others; no data can be read through it. Method: disks whose
+//! snapshots become bookmarks, before and after their frames are moved, freed and overwritten; the
+//! reported blocks are compared with the disks, block by block.
 
 use rand::RngExt;
 
@@ -54,8 +54,8 @@ fn move_all(world: &World, drive: &Drive) {
     world.run(drive.checkpoint()).unwrap();
 }
 
-/// Returns how many blocks are reported as changed, and how many differ, after checking that all
-/// differing blocks are reported.
+/// Checks that all differing blocks are reported. Returns how many blocks are reported as changed,
+/// and how many differ.
 fn compare(disk: &Disk, from: (&Drive, &[u8]), to: (&Drive, &[u8])) -> [u64; 2] {
     let changed = changed(&disk.world, from.0, to.0);
     let mut counts = [0, 0];
@@ -82,7 +82,7 @@ fn a_bookmark_tells_every_change_after_its_data_is_gone() {
         }
         disk.take(&drive, &number.to_string());
         disks.push(disk.plain.clone());
-        // Some snapshots become bookmarks before their frames are moved, some later.
+        // Some snapshots become bookmarks before their frames are moved, others later.
         if number % 3 == 0 {
             bookmark(&disk, &drive, &number.to_string());
         }
@@ -172,7 +172,7 @@ fn a_bookmark_retains_its_map_only_and_stays_as_it_is() {
         let kept = core.snapshots().kept();
         kept.iter().map(|kept| (kept.named.clone(), kept.retained.clone())).collect::<Vec<_>>()
     };
-    // Segments that had its frames become segments of maps.
+    // Segments that held its frames become segments of maps.
     for _ in 0..4 {
         disk.write_around(&drive);
         disk.world.run(drive.checkpoint()).unwrap();
@@ -214,8 +214,8 @@ fn nothing_is_read_by_a_bookmark() {
     let view = disk.world.run(drive.view("a", options())).unwrap();
     assert_eq!(kind(disk.world.read(&view, 0, 1)), Some(ErrorKind::InvalidInput));
     drop(view);
-    // The bookmark is older than the abandoned state, and newer than the state that the disk
-    // returns to.
+    // The bookmark is older than the abandoned state, and newer than the state to which the disk
+    // returns.
     disk.take(&drive, "c");
     bookmark(&disk, &drive, "c");
     assert_eq!(kind(disk.world.run(drive.roll_back("b", false))), Some(ErrorKind::InvalidInput));
@@ -279,7 +279,7 @@ fn a_bookmark_whose_map_is_lost_is_damaged_and_compares_with_nothing() {
     assert_eq!(disk.world.check().problems, []);
 }
 
-/// At each operation of the medium in turn.
+/// Abandons the change at each operation of the medium in turn.
 #[test]
 fn power_loss_leaves_a_snapshot_or_a_bookmark() {
     let mut disk = Disk::new(35);

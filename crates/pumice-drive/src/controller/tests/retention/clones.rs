@@ -1,8 +1,8 @@
 //! Goal: a clone is its origin's snapshot with the clone's own writes on top, whatever happens to
-//! either; the origin keeps the data that clones need, and lists the clones.
-//! Method: two drives, each with a plain array. The clone's array begins as the snapshot. The
-//! origin's drive is open on a medium of its own, as in another process, and is overwritten,
-//! trimmed and collected in between.
+//! either; the origin retains the data that clones need, and lists the clones. Method: two drives,
+//! each with a plain array. The clone's array begins as the snapshot. The origin's drive is open on
+//! a medium of its own, as in another process, and is overwritten, trimmed and collected in
+//! between.
 
 use rand::RngExt;
 
@@ -33,7 +33,7 @@ impl Clone {
         Self::with(disk, drive, (name, number), small(CLONE_SIZE, 24))
     }
 
-    /// Makes a clone as [`Clone::of`] does, with other properties.
+    /// Makes a clone like [`Clone::of`], with other properties.
     pub(crate) fn with(
         disk: &mut Disk,
         drive: &Drive,
@@ -176,7 +176,8 @@ fn a_clone_is_its_origin_with_what_was_written_over_it() {
     }
 }
 
-/// Another process keeps using the tables of moved frames that it found when it opened the origin.
+/// Another process continues to use the tables of moved frames that it found when it opened the
+/// origin.
 #[test]
 fn what_a_clone_needs_stays_where_it_is() {
     let mut disk = Disk::new(11);
@@ -206,7 +207,7 @@ fn what_a_clone_needs_stays_where_it_is() {
     assert_eq!(disk.world.check().problems, []);
 }
 
-/// Segments that a clone needed are collected once it is forgotten.
+/// Segments that a clone needed are collected once the clone is forgotten.
 #[test]
 fn a_snapshot_with_clones_is_not_deleted() {
     let mut disk = Disk::new(12);
@@ -300,13 +301,13 @@ fn without_its_origin_a_clone_reads_what_it_has_and_nothing_else() {
     assert_eq!(partial.kind(), ErrorKind::NotFound);
     let asked = clone.world.run(drive.extents(0, SIZE, |_| true)).unwrap_err();
     assert_eq!(asked.kind(), ErrorKind::NotFound);
-    // Beyond the origin's end the clone reads zeroes.
+    // Beyond the origin's end, the clone reads zeroes.
     let beyond = clone.world.read(&drive, SIZE, BLOCK_BYTES).unwrap();
     assert_eq!(beyond, vec![0; BLOCK_BYTES]);
     let flattened = clone.world.run(drive.flatten(|_| true)).unwrap_err();
     assert_eq!(flattened.kind(), ErrorKind::NotFound);
     clone.world.close(drive);
-    // Neither another snapshot, nor another drive.
+    // The origin must be neither another snapshot nor another drive.
     let other = disk.take(&template, "other");
     disk.world.run(template.register_clone("other", registered(1))).unwrap();
     let (watermark, snapshot) = (crate::base::SeqNo(other.sequence), other.guid);
@@ -323,7 +324,7 @@ fn without_its_origin_a_clone_reads_what_it_has_and_nothing_else() {
         assert_eq!(clone.origin().map(|_| ()).unwrap_err().kind(), kind);
     }
     clone.wanted = right;
-    // A copy of the clone, whose identity is another one, and the clone once it is forgotten.
+    // A copy of the clone, with a different identity, and the clone once it is forgotten.
     clone.world.spec.uuid = uuid;
     assert_eq!(clone.origin().map(|_| ()).unwrap_err().kind(), ErrorKind::NotFound);
     clone.world.spec.uuid = registered(1).drive;
@@ -334,7 +335,7 @@ fn without_its_origin_a_clone_reads_what_it_has_and_nothing_else() {
     disk.world.close(template);
 }
 
-/// Blocks beyond the origin's end stay zeroes, also where the disk has grown.
+/// Blocks beyond the origin's end stay zeroes, even where the disk has grown.
 #[test]
 fn a_clone_grows_beyond_its_origin() {
     let mut disk = Disk::new(15);
@@ -444,7 +445,7 @@ fn a_flattened_clone_needs_no_origin() {
     let mut clone = Clone::of(&mut disk, &template, "golden", 1);
     let mut drive = clone.open();
     (0..10).for_each(|_| clone.change(&drive));
-    // Stopped, resumed after a crash, and while the host writes.
+    // Flattening is stopped, resumed after a crash, and continued while the host writes.
     for step in 0.. {
         let mut calls = 0;
         let stopped = drive.flatten(|_| {

@@ -1,9 +1,8 @@
-//! Goal: snapshots cost only the space of the data that they retain, however the data around it
+//! Goal: snapshots occupy only the space of the data that they retain, however the data around it
 //! changes: segments that they need are emptied to free their dead data, and no snapshot changes or
-//! loses data by that, whenever the drive ends.
-//! Method: a busy database with hourly snapshots, on drives so small that they work only if such
-//! segments are emptied. Every page of every snapshot is compared, and every set of changes between
-//! neighbours.
+//! loses data in the process, whenever the drive ends. Method: a busy database with hourly
+//! snapshots, on drives so small that they work only if such segments are emptied. Every page of
+//! every snapshot is compared, and every set of changes between neighbours.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,9 +14,10 @@ use crate::base::seed::{Random, random};
 /// A page of the database, which does not compress.
 pub(crate) const PAGE: u64 = 2 * BLOCK;
 pub(crate) const PAGES: u64 = 2048;
-/// Pages written between two snapshots: 5 % of all, four of five of them in a fifth of the pages.
+/// Pages written between two snapshots: 5 % of all pages. Four out of five of these writes go to a
+/// fifth of the pages.
 const WRITES: u64 = PAGES / 20;
-/// Number of snapshots kept during the week.
+/// Number of snapshots retained during the week.
 const DAY: usize = 24;
 
 /// A database, and the version of each page in each snapshot.
@@ -43,7 +43,7 @@ impl State {
         (page, content(page, *version))
     }
 
-    /// Returns a new version of a page, which no disk had before.
+    /// Returns a new version of a page that no disk had before.
     pub(crate) fn renew(&mut self, page: u64) -> u32 {
         let version = &mut self.versions[page as usize];
         *version += 1000;
@@ -67,7 +67,7 @@ impl Database {
         (Self { world, state: RefCell::new(state) }, drive)
     }
 
-    /// Returns a database as [`Database::new`] does, two hours later, on a drive that empties no
+    /// Returns a database like [`Database::new`], two hours later, on a drive that empties no
     /// segment by itself.
     pub(crate) fn of_two_hours(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
         let (database, drive) = Self::new(segments, seed);
@@ -80,7 +80,7 @@ impl Database {
         (database, drive)
     }
 
-    /// Writes as much as in an hour, and takes a snapshot.
+    /// Writes the amount of one hour, and takes a snapshot.
     pub(crate) async fn pass_an_hour(&self, drive: &Drive, hour: u32) {
         for _ in 0..WRITES {
             let (page, data) = self.state.borrow_mut().next();
@@ -108,7 +108,7 @@ impl Database {
         self.state.borrow().kept.len()
     }
 
-    /// Returns the bytes of pages that snapshots name and the disk does not.
+    /// Returns the bytes of pages that snapshots refer to and the disk does not.
     fn named_bytes(&self) -> u64 {
         let state = self.state.borrow();
         let mut named = BTreeSet::new();
@@ -158,8 +158,8 @@ impl Database {
         }
     }
 
-    /// Returns the number of readable pages in each snapshot of a closed drive; checks that they
-    /// are right.
+    /// Returns the number of readable pages in each snapshot of a closed drive, and checks that
+    /// they are right.
     pub(crate) fn readable_pages(&self) -> Vec<(String, u64)> {
         let state = self.state.borrow();
         let of = |(name, versions): &(String, Vec<u32>)| {
@@ -186,8 +186,8 @@ impl Database {
         }
     }
 
-    /// Damages the frame of the first page from `page` on that lies in a segment, so that parity
-    /// restores it.
+    /// Damages the frame of the first page from `page` on that is in a given segment, such that
+    /// parity restores it.
     pub(crate) fn damage(&self, drive: &Drive, segment: SegmentId, page: u64) {
         let frame = |page| match drive.core().map().peek(Lba(page * PAGE / BLOCK)) {
             Lookup::Run(Mapping::Frame { place, .. }, _) => Some(place),
@@ -232,7 +232,7 @@ impl Database {
         changed
     }
 
-    /// Adopts pages and snapshots as a crash left them.
+    /// Adopts the pages and snapshots that a crash left.
     pub(crate) fn settle(&self, drive: &Drive) {
         let state = &mut *self.state.borrow_mut();
         for (page, version) in (0..).zip(&mut state.versions) {
@@ -267,8 +267,8 @@ fn view(world: &World, name: &str) -> Rc<Drive> {
     world.run(opening).unwrap()
 }
 
-/// Without emptying, they took 8.4 times the bytes that they hold after this week, and more each
-/// day.
+/// Without emptying, they occupied 8.4 times the bytes that they hold after this week, and more
+/// each day.
 #[test]
 fn a_week_of_hourly_snapshots_costs_what_they_retain() {
     let (database, mut drive) = Database::new(18, 1);
@@ -295,7 +295,7 @@ fn a_week_of_hourly_snapshots_costs_what_they_retain() {
     assert!(shares.last().is_some_and(|share| *share < 1.8), "compacted: {shares:?}");
 }
 
-/// A month of daily snapshots that was never thinned out, then all in one step.
+/// A month of daily snapshots that were never thinned out, and then are thinned out in one step.
 #[test]
 fn thirty_snapshots_at_once_are_kept_and_deleted_under_garbage_collection() {
     let (database, mut drive) = Database::new(20, 3);
@@ -312,7 +312,7 @@ fn thirty_snapshots_at_once_are_kept_and_deleted_under_garbage_collection() {
     drive = database.world.open();
     let gone: Vec<String> = {
         let kept = &mut database.state.borrow_mut().kept;
-        // Every second one: neighbours take over the data that they shared.
+        // Deletes every second snapshot, so that neighbours take over the data that they shared.
         let gone = (0..15).rev().map(|at| kept.remove(2 * at).expect("thirty").0);
         gone.collect()
     };
@@ -441,7 +441,8 @@ fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
     database.compare();
 }
 
-/// Guards the guard: the audit names a snapshot that lost data, with the block and its place.
+/// Tests the check itself: the audit reports a snapshot that lost data, with the block and its
+/// location.
 #[test]
 fn an_audit_names_what_a_snapshot_has_lost() {
     let (database, drive) = Database::of_two_hours(20, 7);
@@ -455,7 +456,7 @@ fn an_audit_names_what_a_snapshot_has_lost() {
         assert_eq!((error.kind(), error.segment()), (ErrorKind::Corrupt, None), "{error}");
         error.to_string()
     };
-    // Nothing live is left in the victim, and its content was copied for no snapshot.
+    // The victim has no live data left, and its content was copied for no snapshot.
     database.overwrite(&drive, 0..700);
     reap_all(&drive);
     let emptying = drive.core().begin_emptying(victim).expect("nothing keeps it");
@@ -489,7 +490,7 @@ fn a_view_reads_copies_that_are_not_on_the_medium_yet() {
     world.kill(drive);
 }
 
-/// Later snapshots name the copy of live data, and tables lead older ones to it.
+/// Later snapshots refer to the copy of live data, and tables lead older ones to it.
 #[test]
 fn a_copy_that_snapshots_name_and_tables_lead_to_is_copied_for_all_of_them() {
     let (database, drive) = Database::new(40, 8);
@@ -515,7 +516,7 @@ fn a_copy_that_snapshots_name_and_tables_lead_to_is_copied_for_all_of_them() {
     database.compare();
 }
 
-/// At moments spread over several hours in which segments are emptied.
+/// Crashes at moments spread over several hours in which segments are emptied.
 #[test]
 fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
     let (database, drive) = Database::new(15, 5);

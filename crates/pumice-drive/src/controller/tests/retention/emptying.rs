@@ -1,8 +1,8 @@
 //! Goal: dead data in a segment that snapshots need is freed by emptying the segment, and no
-//! snapshot loses data by that, whatever happens meanwhile: snapshots, deletions, rollbacks, views,
-//! a busy host, a crash.
-//! Method: single segments of the database of [`super::database`] are emptied, so slowly that each
-//! event comes in the middle; every page of every snapshot is compared.
+//! snapshot loses data in the process, whatever happens meanwhile: snapshots, deletions, rollbacks,
+//! views, a busy host, a crash. Method: single segments of the database of [`super::database`] are
+//! emptied, so slowly that each event occurs in the middle; every page of every snapshot is
+//! compared.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::snapshots::new;
 use super::*;
 use crate::base::seed::random;
 
-/// Frames that die while a segment is emptied may be named by a snapshot that was taken since the
+/// Frames that die while a segment is emptied may belong to a snapshot that was taken since the
 /// emptying began, or was being taken then.
 #[test]
 fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
@@ -56,7 +56,8 @@ fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
     }
 }
 
-/// After the rollback, the disk and the next snapshot name the copied frames at their old places.
+/// After the rollback, the disk and the next snapshot refer to the copied frames at their old
+/// locations.
 #[test]
 fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
     let (database, drive) = Database::of_two_hours(40, 9);
@@ -64,7 +65,7 @@ fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
     let victim = SegmentId(0);
     let latency_ns = 1_000_000..=1_000_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-    // A view ends the emptying half-way.
+    // A view ends the emptying halfway.
     let view = async {
         while !drive.core().forwards().is_used() {
             world.runtime.clone().sleep_ns(1000).await;
@@ -90,7 +91,8 @@ fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
     database.compare();
 }
 
-/// No snapshot names the place of a copy of live data that was made after the newest snapshot.
+/// No snapshot refers to the location of a copy of live data that was made after the newest
+/// snapshot.
 #[test]
 fn a_copy_that_no_snapshot_names_gets_no_entry() {
     let (database, drive) = Database::of_two_hours(40, 8);
@@ -187,7 +189,7 @@ fn whatever_changes_who_needs_what_makes_an_emptying_void() {
     database.compare();
 }
 
-/// This holds whatever garbage collection does in the rollback.
+/// This is true whatever garbage collection does during the rollback.
 #[test]
 fn a_segment_that_is_emptied_during_a_rollback_can_be_emptied_after_it() {
     let (database, drive) = Database::of_two_hours(40, 15);
@@ -275,7 +277,7 @@ fn what_was_moved_is_no_change_after_a_crash() {
     database.compare();
 }
 
-/// A measurement during a deletion of snapshots is discarded: its result would be too low.
+/// A measurement during a deletion of snapshots is discarded, because its result would be too low.
 #[test]
 fn what_snapshots_retain_is_measured_again_after_a_deletion() {
     for step in 0..16 {
@@ -348,8 +350,8 @@ fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output 
     (result, refused.get())
 }
 
-/// The disk takes 8 segments, each of two snapshots up to 8 for data overwritten since it was
-/// taken, and the reserves take the rest.
+/// The disk occupies 8 segments, each of two snapshots up to 8 for data overwritten since it was
+/// taken, and the reserves occupy the rest.
 #[test]
 fn no_write_and_no_snapshot_is_refused_while_snapshots_come_and_go() {
     for segments in [22, 28, 40] {
@@ -371,7 +373,7 @@ fn no_write_and_no_snapshot_is_refused_while_snapshots_come_and_go() {
 }
 
 /// A host that takes each segment as it becomes free waits while a snapshot needs segments, until
-/// there are enough or no more can be gained.
+/// there are enough or no more can be freed.
 #[test]
 fn a_snapshot_is_taken_beside_a_host_that_never_rests() {
     for segments in [9, 12, 14, 16, 20, 24] {

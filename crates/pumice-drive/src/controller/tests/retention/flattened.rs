@@ -1,7 +1,7 @@
 //! Goal: a clone with snapshots is flattened without a change to any of them; its origin is needed
-//! as long as one of them exists, and not after that.
-//! Method: clones are flattened, rolled back and emptied, and the power fails repeatedly in
-//! between; disks and snapshots are compared byte by byte with their original content.
+//! exactly as long as one of them exists. Method: clones are flattened, rolled back and emptied,
+//! and the power fails repeatedly in between; disks and snapshots are compared byte by byte with
+//! their original content.
 
 use super::clones::{CLONE_SIZE, Clone};
 use super::snapshots::{Disk, new};
@@ -73,7 +73,7 @@ impl Scene {
         self.clone.world.run(drive.delete_snapshot(name)).unwrap();
     }
 
-    /// Closes all drives; no origin is read any more.
+    /// Closes all drives. No origin is read any more.
     fn end(self, drive: Rc<Drive>) {
         self.clone.world.close(drive);
         assert_eq!(self.clone.world.check().problems, []);
@@ -115,7 +115,7 @@ fn snapshots_of_a_flattened_clone_keep_its_origin_until_they_are_deleted() {
         scene.change(&drive);
         scene.clone.world.run(drive.flush()).unwrap();
         scene.clone.world.kill(drive);
-        // The disk needs no origin, its older snapshots do.
+        // The disk needs no origin; its older snapshots do.
         let drive = scene.clone.world.open();
         scene.clone.compare(&drive);
         let view = scene.clone.world.run(drive.view("untouched", OpenOptions::default())).unwrap();
@@ -139,7 +139,7 @@ fn snapshots_of_a_flattened_clone_keep_its_origin_until_they_are_deleted() {
     }
 }
 
-/// Bookmarks report the blocks written since, so they need to know which blocks were read from the
+/// Bookmarks report the blocks written since, so they must record which blocks were read from the
 /// origin.
 #[test]
 fn a_bookmark_of_a_flattened_clone_keeps_its_origin() {
@@ -175,7 +175,7 @@ fn a_flattened_clone_is_rolled_back_to_what_its_origin_has() {
     scene.clone.trim_all(&drive);
     scene.take(&drive, "b");
     scene.change(&drive);
-    // To a snapshot that needs no origin, and to one that does.
+    // One rollback is to a snapshot that needs no origin, the other to one that does.
     let run = &scene.clone.world;
     run.run(drive.roll_back("b", false)).unwrap();
     assert!(!drive.reads_from_origin());
@@ -226,8 +226,8 @@ fn a_disk_that_is_rolled_back_while_it_is_flattened_still_reads_from_its_origin(
     scene.end(drive);
 }
 
-/// In a flattening, in a rollback after it, and in the deletion of the last snapshot that needs the
-/// origin.
+/// Power fails while the clone is flattened, during a rollback after that, and during the deletion
+/// of the last snapshot that needs the origin.
 #[test]
 fn power_loss_in_a_flattening_leaves_disk_and_snapshots() {
     let (mut scene, drive) = Scene::new(76);

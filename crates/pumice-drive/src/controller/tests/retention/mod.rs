@@ -1,4 +1,5 @@
-//! Snapshots, bookmarks and clones keep what they were taken of, and go to other drives.
+//! Snapshots, bookmarks and clones preserve their original content, and can be sent to other
+//! drives.
 
 mod bookmarks;
 pub(super) mod clones;

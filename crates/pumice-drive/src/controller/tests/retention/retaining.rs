@@ -1,15 +1,15 @@
 //! Goal: the data that snapshots need is found after any crash and next to any damage: a segment
 //! being emptied, a damaged table of moved frames, a log that ends beyond many segments that hold
-//! only data of snapshots.
-//! Method: power loss at each operation of the medium in turn, and wrong bytes at a known place;
-//! each disk is compared with its content when its snapshot was taken.
+//! only data of snapshots. Method: power loss at each operation of the medium in turn, and wrong
+//! bytes at a known location; each disk is compared with its content when its snapshot was taken.
 
 use super::database::{Database, PAGES};
 use super::snapshots::{Disk, changed, names, whole};
 use super::*;
 use crate::base::seed::random;
 
-/// Returns a disk with two snapshots, and a full segment with frames that they need and dead ones.
+/// Returns a disk with two snapshots, and a full segment in which they need some frames and others
+/// are dead.
 fn with_two_snapshots(seed: u64) -> (Disk, [Vec<u8>; 2], SegmentId) {
     let mut disk = Disk::new(seed);
     let drive = disk.world.open_without_collector();
@@ -87,7 +87,7 @@ fn power_loss_at_each_step_of_emptying_a_segment_changes_no_snapshot() {
     assert!(ends[0] > 5 && ends[1] > 2, "too tame a test: {ends:?}");
 }
 
-/// The snapshots that need the table are named, and everything else is intact.
+/// Messages name the snapshots that need the table, and everything else is intact.
 #[test]
 fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     let (mut disk, [_, b], victim) = with_two_snapshots(42);
@@ -141,7 +141,7 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
 }
 
 /// The other tables are used, later snapshots do not need the damaged piece, and the damage is
-/// known for as long as a snapshot may lack data.
+/// reported as long as a snapshot may lack data.
 #[test]
 fn a_damaged_piece_of_a_table_costs_what_it_says() {
     let (database, drive) = Database::of_two_hours(40, 13);
@@ -166,7 +166,7 @@ fn a_damaged_piece_of_a_table_costs_what_it_says() {
     assert_eq!(damaged(&drive), wanted, "after a checkpoint");
     drive = world.reopen(drive);
     assert_eq!(damaged(&drive), wanted, "and after another one");
-    // Garbage collection leaves the damaged piece where it is, and the drive goes on.
+    // Garbage collection leaves the damaged piece where it is, and the drive continues.
     assert!(drive.with_core(|core| core.leave_segment(Stream::Meta)).unwrap());
     world.run(drive.checkpoint()).unwrap();
     let is_retained = drive.core().space().is_retained(piece.segment);
@@ -194,9 +194,8 @@ fn a_damaged_piece_of_a_table_costs_what_it_says() {
     database.compare();
 }
 
-/// Guards against a log that is cut: the only proof that a damaged batch was durable lies in a
-/// segment that is not among the lowest free ones, if segments that only snapshots need count as
-/// free.
+/// Guards against a log that is cut. If segments that only snapshots need count as free, the only
+/// proof that a damaged batch was durable is in a segment that is not among the lowest free ones.
 #[test]
 fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
     const SIZE: u64 = 80 << 20;

@@ -1,6 +1,6 @@
 //! Goal: a disk that is rolled back becomes the snapshot's disk, atomically; suspended changes wait
-//! no longer than necessary; only snapshots that may yield are deleted to make room.
-//! Method: drives that are overwritten and emptied, power loss at every half millisecond.
+//! no longer than necessary; only snapshots that may yield are deleted to free space. Method:
+//! drives that are overwritten and emptied, power loss at every half millisecond.
 
 use rand::RngExt;
 
@@ -68,8 +68,8 @@ fn a_disk_is_rolled_back() {
     disk.world.close(drive);
 }
 
-/// Garbage collection has copied frames that the snapshot's map names, and their old places have
-/// been reused.
+/// Garbage collection has copied frames that the snapshot's map refers to, and their old locations
+/// have been reused.
 #[test]
 fn a_disk_is_rolled_back_to_frames_that_were_copied() {
     for seed in 40..44 {
@@ -147,8 +147,8 @@ fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {
     assert!(ends[0] > 3 && ends[1] > 0, "{ends:?}");
 }
 
-/// A rollback that is abandoned halfway, at each operation of the medium in turn, may have happened
-/// in memory only.
+/// A rollback that is abandoned halfway, at each operation of the medium in turn, may have taken
+/// effect in memory only.
 #[test]
 fn a_rollback_given_up_takes_no_writes() {
     let (mut disk, drive, a) = with_snapshot(33, 30);
@@ -187,7 +187,7 @@ fn a_rollback_given_up_takes_no_writes() {
     assert!(begun > 5, "too tame a test: {begun}");
 }
 
-/// The host begins to use the disk while the map of the snapshot is being read.
+/// The host starts to use the disk while the map of the snapshot is being read.
 #[test]
 fn a_disk_that_a_host_has_begun_to_use_is_not_rolled_back() {
     let (mut disk, drive, a) = with_snapshot(37, 30);
@@ -264,7 +264,7 @@ fn changes_wait_until_the_snapshot_is_begun() {
         assert!(suspended.are_in_the_snapshot());
         writing.await.unwrap();
         drop(suspended);
-        // Changes that are released without a snapshot.
+        // Changes are resumed without a snapshot.
         let suspended = drive.suspend_changes(new("a", 1).guid).await.unwrap();
         let mut trimming = std::pin::pin!(drive.trim_durable(0, 4096));
         let waits = disk.world.runtime.timeout(1_000_000_000, trimming.as_mut()).await;
@@ -276,8 +276,8 @@ fn changes_wait_until_the_snapshot_is_begun() {
     assert!(whole(&disk.world, "a") == before);
 }
 
-/// A snapshot for which changes were suspended is of that moment, even if another one is begun
-/// first; if they are resumed before it is begun, there is no snapshot.
+/// A snapshot for which changes were suspended represents that moment, even if another one is begun
+/// first. If changes are resumed before it is begun, no snapshot is taken.
 #[test]
 fn nothing_that_was_suspended_for_a_snapshot_is_in_it() {
     let mut late = 0;
@@ -314,7 +314,7 @@ fn nothing_that_was_suspended_for_a_snapshot_is_in_it() {
 #[test]
 fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
     let mut disk = Disk::new(36);
-    // A thin drive: the host's writes do not fit next to the snapshots.
+    // On a thin drive, the host's writes do not fit next to the snapshots.
     disk.world = World { seed: 36, ..World::new(small(8 * SIZE, 24)) };
     disk.plain = vec![0; 8 * SIZE as usize];
     let drive = disk.world.open();
@@ -325,7 +325,7 @@ fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
             disk.plain[..data.len()].copy_from_slice(&data);
         }
         let new = NewSnapshot { yields: number > 1, ..new(&number.to_string(), number) };
-        // As long as there is room for a snapshot.
+        // Snapshots are created as long as there is space for them.
         if disk.world.run(drive.create_snapshot(new)).is_err() {
             break;
         }
@@ -359,7 +359,7 @@ fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
     disk.write_around(&drive);
     disk.world.run(drive.flush()).unwrap();
     disk.world.close(drive);
-    // No leaf is in memory, so the blocks of a trim are not subtracted by themselves.
+    // No leaf is in memory, so the blocks of a trim are not subtracted automatically.
     let drive = disk.world.open_without_collector();
     let taking = async {
         let turn = drive.turn().await;

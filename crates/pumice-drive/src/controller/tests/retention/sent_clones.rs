@@ -1,7 +1,6 @@
 //! Goal: the received copy of a clone has the clone's content, without its origin; later transfers
-//! send only the changes.
-//! Method: templates, clones and targets of several codecs and forms of frames; the disks are
-//! compared byte by byte, and the sent bytes with the stored ones.
+//! send only the changes. Method: templates, clones and targets with several codecs and forms of
+//! frames; the disks are compared byte by byte, and the sent bytes with the stored ones.
 
 use rand::RngExt;
 
@@ -12,7 +11,7 @@ use super::*;
 use crate::base::seed::random;
 use crate::format::Origin;
 
-/// A snapshot of a clone, the base if there is one, and the byte at which the transfer starts.
+/// A snapshot of a clone, its base, if any, and the byte at which the transfer starts.
 type Wanted<'a> = (&'a str, Option<&'a str>, u64);
 
 async fn send(
@@ -93,7 +92,7 @@ fn what_is_received_of_a_clone_is_what_it_had() {
         let text = payload::text(&mut disk.random, 1 << 20);
         disk.world.write(&template, 4 << 20, &text).unwrap();
         disk.plain[4 << 20..5 << 20].copy_from_slice(&text);
-        // Some frames were moved before there was a clone, and the tables say where they are.
+        // Some frames were moved before the clone existed, and the tables have their locations.
         disk.take(&template, "older");
         (0..3).for_each(|_| disk.write_around(&template));
         disk.write_some(&template, 40);
@@ -123,7 +122,7 @@ fn what_is_received_of_a_clone_is_what_it_had() {
     }
 }
 
-/// Frames of the origin are sent as they are stored, holes and trimmed blocks take no data, and a
+/// Frames of the origin are sent in their stored form, holes and trimmed blocks need no data, and a
 /// transfer with a base sends none of these.
 #[test]
 fn no_more_is_sent_of_a_clone_than_it_needs() {
@@ -157,7 +156,7 @@ fn no_more_is_sent_of_a_clone_than_it_needs() {
     compare(&received, "b", &b);
     let info = drive.snapshots()[0].clone();
     clone.world.close(drive);
-    // Without the origin nothing is sent that could pass for a transfer.
+    // Without the origin, nothing is sent that could be mistaken for a transfer.
     let view = Drive::open_snapshot(
         clone.world.medium(),
         clone.world.runtime.clock(),
@@ -217,7 +216,7 @@ fn a_clone_is_sent_on_where_that_was_interrupted() {
     disk.world.close(template);
 }
 
-/// Frames come from the clone, its origin and the origin's origin.
+/// Frames are read from the clone, its origin and the origin's origin.
 #[test]
 fn a_clone_of_a_clone_is_sent() {
     let mut disk = Disk::new(23);

@@ -1,7 +1,7 @@
-//! Goal: the capacity of a drive with snapshots shrinks, and no snapshot changes by that; power
-//! loss at any moment leaves the old drive or the new one, with all of them.
-//! Method: noise all over a drive, with snapshots and a bookmark in between, so that frames and
-//! metadata of them are everywhere; disks are compared byte by byte.
+//! Goal: the capacity of a drive with snapshots shrinks without changing any snapshot; a power loss
+//! at any moment leaves the old drive or the new one, with all of them. Method: noise all over a
+//! drive, with snapshots and a bookmark in between, so that their frames and metadata are
+//! everywhere; disks are compared byte by byte.
 
 use super::snapshots::{Disk, SIZE, names, new, rest, whole};
 use super::*;
@@ -9,14 +9,14 @@ use super::*;
 /// Segments of the drive before the shrink.
 const SEGMENTS: u32 = 60;
 
-/// Bytes beyond the disk that is compared: they fill the first segments, and are trimmed.
+/// Bytes beyond the compared part of the disk. They fill the first segments, and are trimmed.
 const FILLER: u64 = 100 << 20;
 
 /// A closed drive, its disk, and the disks of its snapshots.
 pub(crate) struct Scene {
     pub(crate) disk: Disk,
     taken: Vec<(String, Vec<u8>)>,
-    /// Segments beyond which there are frames and metadata of snapshots.
+    /// Number of segments after the shrink. Snapshots have frames and metadata beyond it.
     fewer: u32,
 }
 
@@ -57,7 +57,7 @@ impl Scene {
             scene.disk.write_some(&drive, 60);
             scene.take(&drive, name);
         }
-        // Only the snapshot's map stays.
+        // Only the snapshot's map remains.
         scene.disk.world.run(drive.bookmark_snapshot("b")).unwrap();
         scene.disk.world.run(drive.trim(1 << 20, 1 << 20)).unwrap();
         scene.disk.plain[1 << 20..2 << 20].fill(0);
@@ -146,7 +146,7 @@ fn a_drive_with_snapshots_shrinks() {
         scene.compare(&scene.disk.world, &drive);
         drive = scene.disk.world.reopen(drive);
         scene.compare(&scene.disk.world, &drive);
-        // The disk becomes that of a snapshot whose map was moved.
+        // The disk reverts to a snapshot whose map was moved.
         scene.disk.world.run(drive.roll_back("a", true)).unwrap();
         scene.disk.plain = scene.taken[0].1.clone();
         scene.taken.truncate(1);

@@ -1,7 +1,7 @@
-//! Goal: a snapshot never changes until it is deleted, costs nothing but space, and returns that;
-//! it exists as a whole or not at all, whenever the power fails.
-//! Method: drives that are overwritten, trimmed and emptied several times over; the disk of each
-//! snapshot is compared byte by byte with the disk when it was taken.
+//! Goal: a snapshot never changes until it is deleted, costs only space, and returns that space; it
+//! exists completely or not at all, whenever the power fails. Method: drives that are overwritten,
+//! trimmed and emptied several times over; the disk of each snapshot is compared byte by byte with
+//! the disk when it was taken.
 
 use rand::RngExt;
 
@@ -13,7 +13,7 @@ use crate::media::layer::Trigger;
 
 pub(crate) const SIZE: u64 = 8 << 20;
 
-/// A drive with room for its disk several times over, and that disk.
+/// A drive with space for its disk several times over, and that disk.
 pub(crate) struct Disk {
     pub(crate) world: World,
     pub(crate) plain: Vec<u8>,
@@ -53,7 +53,7 @@ impl Disk {
         self.plain[(block * BLOCK) as usize..][..data.len()].copy_from_slice(&data);
     }
 
-    /// Writes enough to fill the drive's capacity, so that garbage collection works.
+    /// Writes enough to fill the drive's capacity, so that garbage collection runs.
     pub(crate) fn write_around(&mut self, drive: &Drive) {
         for _ in 0..40 {
             let offset = self.random.random_range(0..=SIZE - (1 << 20)) / BLOCK * BLOCK;
@@ -83,7 +83,7 @@ pub(crate) fn names(drive: &Drive) -> Vec<String> {
     drive.snapshots().into_iter().map(|info| info.name).collect()
 }
 
-/// Reads a whole snapshot of a drive that is not open.
+/// Reads an entire snapshot of a closed drive.
 pub(crate) fn whole(world: &World, name: &str) -> Vec<u8> {
     let options = OpenOptions::default();
     let opening = Drive::open_snapshot(world.medium(), world.runtime.clock(), name, options);
@@ -98,7 +98,7 @@ fn free(drive: &Drive) -> u32 {
     drive.core().space().free_count()
 }
 
-/// Lets background work come to rest.
+/// Lets background work finish.
 pub(crate) fn rest(world: &World) {
     world.run(world.runtime.clone().sleep_ns(20_000_000_000));
 }
@@ -256,7 +256,7 @@ fn full_segment(drive: &Drive) -> SegmentId {
     used.first().expect("a full segment").segment
 }
 
-/// Cut frames could not be found from the places that the snapshot names.
+/// Cut frames could not be found at the locations that the snapshot refers to.
 #[test]
 fn garbage_collection_leaves_a_victim_that_a_snapshot_needs() {
     let mut disk = Disk::new(5);
@@ -275,7 +275,7 @@ fn garbage_collection_leaves_a_victim_that_a_snapshot_needs() {
     disk.compare(&drive);
 }
 
-/// Trims free nothing, and each dirties a leaf whose old place stays.
+/// Trims free nothing, and each dirties a leaf whose old record remains.
 #[test]
 fn a_full_drive_deletes_its_snapshot_however_much_was_trimmed() {
     let mut disk = Disk::new(6);
@@ -399,7 +399,7 @@ fn a_drive_with_snapshots_has_another_size_and_capacity() {
     assert_eq!(whole(&disk.world, "grown").len() as u64, 2 * SIZE);
 }
 
-/// No work is begun repeatedly for data that snapshots retain.
+/// No work is started repeatedly for data that snapshots retain.
 #[test]
 fn an_idle_drive_with_snapshots_comes_to_rest() {
     let mut disk = Disk::new(10);
@@ -434,7 +434,7 @@ fn a_snapshot_given_up_retains_nothing() {
     assert!(whole(&disk.world, "a") == disk.plain);
 }
 
-/// A deletion that fails leaves the snapshot as it was.
+/// A deletion that fails leaves the snapshot unchanged.
 #[test]
 fn a_deletion_given_up_changes_nothing() {
     let mut disk = Disk::new(14);
@@ -461,8 +461,8 @@ fn a_deletion_given_up_changes_nothing() {
     assert!(whole(&disk.world, "a") == a);
 }
 
-/// Writes to the second leaf, and checkpoints, until metadata goes to another segment than the one
-/// with the first leaf. Returns that first segment.
+/// Writes to the second leaf, and writes checkpoints, until metadata goes to a segment other than
+/// that of the first leaf. Returns the latter.
 fn leave_a_leaf(disk: &mut Disk, drive: &Drive) -> SegmentId {
     let tail = |drive: &Drive| drive.core().log().tail(Stream::Meta).unwrap().segment;
     for at in [0, SIZE / 2] {
@@ -498,7 +498,7 @@ fn what_a_crash_left_in_a_retained_segment_is_no_problem() {
     assert!(beyond.segment == end.segment && beyond.used > end.used + (40 << 10));
     disk.world.kill(drive);
     for page in (end.used..beyond.used).step_by(4096) {
-        // At another byte of each, so that parity restores none.
+        // A different byte of each page is damaged, so that parity restores none.
         disk.world.flip(end.segment.0, page + 2000 + page / 4096 % 64);
     }
     let drive = disk.world.open();
@@ -531,7 +531,7 @@ fn a_snapshot_needs_leaves_of_earlier_checkpoints() {
     }
 }
 
-/// The checkpoint names the leaf, but when it is complete the map no longer does.
+/// The checkpoint refers to the leaf, but once it is complete, the map no longer does.
 #[test]
 fn a_snapshot_needs_leaves_that_are_trimmed_while_it_is_taken() {
     let mut disk = Disk::new(16);
@@ -564,7 +564,8 @@ fn a_snapshot_needs_leaves_that_are_trimmed_while_it_is_taken() {
     assert!(whole(&disk.world, "a") == a);
 }
 
-/// Frames are being moved when a snapshot is taken, which must find them later by their places.
+/// Frames are being moved when a snapshot is taken. The snapshot must find them later by their
+/// locations.
 #[test]
 fn frames_stay_from_the_moment_at_which_a_snapshot_is_taken() {
     let mut were_moved = 0;
@@ -611,7 +612,7 @@ fn frames_stay_from_the_moment_at_which_a_snapshot_is_taken() {
 }
 
 /// A snapshot that waits for garbage collection waits as long as any other, but not beyond the time
-/// at which the drive stops taking writes.
+/// at which the drive stops accepting writes.
 #[test]
 fn a_snapshot_that_waits_for_room_ends_with_the_drive() {
     let mut disk = Disk::new(13);
@@ -675,7 +676,7 @@ fn damage_in_a_snapshot_is_found_by_check_and_scrub() {
     assert!(problems[0].what.contains("snapshot a is damaged"), "{problems:?}");
 }
 
-/// Opens a snapshot of a drive that is not open.
+/// Opens a snapshot of a closed drive.
 fn view(world: &World, name: &str) -> Rc<Drive> {
     let options = OpenOptions::default();
     world.run(Drive::open_snapshot(world.medium(), world.runtime.clock(), name, options)).unwrap()
@@ -748,7 +749,8 @@ fn changes_between_snapshots_are_exact() {
     }
 }
 
-/// A leaf in memory differs from the medium's, and so does a leaf in a range that was dropped.
+/// A leaf in memory differs from the one on the medium, and so does a leaf in a range that was
+/// dropped.
 #[test]
 fn changes_that_only_the_log_has_are_found() {
     let mut disk = Disk::new(19);
@@ -776,8 +778,8 @@ fn changes_that_only_the_log_has_are_found() {
     }
 }
 
-/// Each trim dirties a leaf whose old place a snapshot keeps: if trims went on as long as they fit
-/// the open segment, checkpoints could run out of room.
+/// Each trim dirties a leaf whose old record a snapshot retains. If trims continued as long as they
+/// fit the open segment, checkpoints could run out of space.
 #[test]
 fn a_trim_needs_its_reserve_while_there_are_snapshots() {
     let mut disk = Disk::new(18);

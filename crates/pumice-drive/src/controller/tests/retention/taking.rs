@@ -1,6 +1,6 @@
-//! Goal: a snapshot is taken in a moment, and hosts do not notice.
-//! Method: virtual time, in which only the medium takes any: 80 us to 2 ms an operation, as an SSD
-//! does from a small read to a large write when it is busy.
+//! Goal: a snapshot is taken in a moment, and hosts do not notice. Method: virtual time, in which
+//! only the medium takes time: 80 us to 2 ms per operation, as an SSD needs for anything from a
+//! small read to a large write when it is busy.
 
 use std::cell::RefCell;
 

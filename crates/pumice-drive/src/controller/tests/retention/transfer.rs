@@ -1,8 +1,8 @@
 //! Goal: the received data equals the sent data, whatever the target's codec and frames, wherever
-//! the transfer was interrupted; a transfer that is not whole, or for another drive, makes no
-//! snapshot. A part never holds less than it claims.
-//! Method: a source that is overwritten, trimmed and collected between its snapshots, and targets
-//! of several kinds; disks and snapshots are compared byte by byte.
+//! the transfer was interrupted; a transfer that is incomplete, or for another drive, makes no
+//! snapshot. A part never holds less than it claims. Method: a source that is overwritten, trimmed
+//! and collected between its snapshots, and targets of several kinds; disks and snapshots are
+//! compared byte by byte.
 
 use rand::RngExt;
 
@@ -14,7 +14,7 @@ use crate::format::{
 
 const SIZE: u64 = 12 << 20;
 
-/// Size of a disk for which small drives have no room.
+/// Size of a disk for which small drives have no space.
 const NOISE: u64 = 32 << 20;
 
 /// A drive with snapshots, and their disks.
@@ -117,7 +117,7 @@ impl Source {
     }
 }
 
-/// Returns the batches after the head, all whole except perhaps the last.
+/// Returns the batches after the head, all complete except perhaps the last.
 pub(crate) fn batches(transfer: &[u8]) -> Vec<&[u8]> {
     let mut rest = transfer.get(TRANSFER_HEAD_BYTES..).unwrap_or(&[]);
     let mut batches = Vec::new();
@@ -134,7 +134,7 @@ pub(crate) fn partial() -> OpenOptions {
     OpenOptions { partial: true, ..OpenOptions::default() }
 }
 
-/// Applies a transfer, up to `end` batches of it, and takes the snapshot if it ends.
+/// Applies a transfer, up to `end` batches of it, and takes the snapshot if the transfer ends.
 async fn apply(drive: &Drive, transfer: &[u8], end: usize, notes: bool) -> Result<SnapshotInfo> {
     let head = transfer.first_chunk().ok_or_else(|| Error::new(ErrorKind::Corrupt, "no head"))?;
     let reader = TransferReader::new(head)?;
@@ -227,7 +227,7 @@ fn what_is_received_is_what_was_sent() {
     }
 }
 
-/// A frame is sent and kept as it is stored.
+/// A frame is sent and stored in its stored form.
 #[test]
 fn a_transfer_takes_the_bytes_that_are_stored() {
     let mut source = Source::new(7, small(SIZE, 24), 0);
@@ -258,7 +258,7 @@ fn a_transfer_takes_the_bytes_that_are_stored() {
     receive_all(&target, &transfer).unwrap();
 }
 
-/// Scattered blocks, each in a record of its own, take their stored bytes, headers included.
+/// Scattered blocks, each in a record of its own, are sent as their stored bytes and their headers.
 #[test]
 fn a_transfer_of_scattered_blocks_takes_what_they_take() {
     let mut source = Source::new(31, small(SIZE, 24), 0);
@@ -324,7 +324,7 @@ fn a_transfer_goes_on_where_it_was_interrupted() {
     }
 }
 
-/// Returns a drive on a medium that has room for a larger capacity.
+/// Returns a drive on a medium that has space for a larger capacity.
 fn on_large_medium(segments: u64) -> World {
     let world = World {
         runtime: Runtime::simulated(),
@@ -345,8 +345,8 @@ fn resize(target: &World, size_bytes: Option<u64>, segments: u64) -> Result<Resi
     resized
 }
 
-/// The noted offset covers the applied bytes, not all bytes passed in: the rest of a failed batch
-/// is sent again.
+/// The recorded offset covers the applied bytes, not all bytes passed in: the rest of a failed
+/// batch is sent again.
 #[test]
 fn a_part_holds_all_before_its_offset_even_after_an_error() {
     let source = Source::of_noise(16);
@@ -437,7 +437,7 @@ fn a_part_is_given_room_and_keeps_its_base() {
     assert_eq!(names(&target), ["1", "2"]);
 }
 
-/// A rollback to the base gives the part up.
+/// A rollback to the base abandons the part.
 #[test]
 fn the_base_of_a_part_does_not_yield() {
     let source = Source::of_noise(19);
@@ -513,7 +513,7 @@ fn a_transfer_that_is_damaged_or_cut_off_makes_no_snapshot() {
         batches(bytes).into_iter().all(|batch| reader.check(batch).is_ok()) && reader.has_ended()
     };
     assert!(is_whole(&transfer));
-    // At each border of records, and within records.
+    // The transfer is cut at each border of records, and within records.
     let mut at = TRANSFER_HEAD_BYTES;
     let mut places: Vec<usize> = (0..TRANSFER_HEAD_BYTES).step_by(7).collect();
     for batch in batches(&transfer) {
@@ -559,7 +559,7 @@ fn a_transfer_that_is_damaged_or_cut_off_makes_no_snapshot() {
         .encode_into(&mut of_others);
     let spliced = joined(&[&[parts[0], &of_others[..]], &parts[2..]].concat());
     assert!(!is_whole(&spliced), "with a batch that follows another one");
-    // The same for a drive: nothing that it did not have is visible.
+    // The same for a drive: only data that it had before is visible.
     let target = World::new(small(SIZE, 24));
     receive_all(&target, &source.send("0", None, 0)).unwrap();
     damaged[transfer.len() / 2] ^= 1;
@@ -603,7 +603,7 @@ fn a_transfer_for_another_drive_is_refused() {
     small_disk.close(drive);
     let foreign = Source { world: small_disk, plain: vec![], disks: vec![], random: random(1) };
     refused(&foreign.send("0", None, 0), "another snapshot named 0");
-    // A part of one is not taken for a part of another.
+    // A part of one is not mistaken for a part of another.
     receive(&target, &source.send("1", Some("0"), 0), 2, true).unwrap_err();
     refused(&source.send("2", Some("0"), 0), "which this transfer does not continue");
     refused(&source.send("1", Some("0"), SIZE), "which this transfer does not continue");
@@ -652,7 +652,7 @@ fn noise() -> (World, SnapshotInfo) {
     (world, info)
 }
 
-/// Opens the snapshot, on a medium that can be made slow.
+/// Opens the snapshot, on a medium that can be slowed down.
 fn open_noise(world: &World) -> (Rc<TestMedium>, Rc<Drive>) {
     let (medium, options) = (world.medium(), OpenOptions::default());
     let opening = Drive::open_snapshot(medium.clone(), world.runtime.clock(), "a", options);
@@ -680,8 +680,8 @@ fn the_medium_is_read_while_the_transfer_is_written() {
     });
     world.close(disk);
     assert!(parts >= SIZE >> 20, "{parts} parts of about 1 MiB");
-    // A leaf of the map and then three windows of frames: in sequence these are four reads and
-    // twelve writes, overlapped two reads and the writes.
+    // A leaf of the map and then three windows of frames. In sequence, these are four reads and
+    // twelve writes; overlapped, two reads and the writes.
     assert!(took_ns < 4 * READ_NS, "{took_ns} ns");
 }
 
@@ -708,7 +708,7 @@ fn a_transfer_that_cannot_be_read_has_no_end() {
         sent
     };
     let whole = send().unwrap();
-    // Damage that the parity of its batch restores costs nothing.
+    // Damage that the parity of its batch restores has no effect.
     world.flip(0, 300 << 10);
     assert!(send().unwrap() == whole);
     world.ruin_parity(0);

@@ -1,8 +1,7 @@
-//! Goal: a snapshot of an open drive is read as it was taken, whatever happens to the drive, and
-//! the blocks written since are known exactly.
-//! Method: drives that are overwritten, trimmed, emptied and enlarged while a view is open; the
-//! bytes are compared with the disk at the time of the snapshot, the changes with those of a plain
-//! array.
+//! Goal: a snapshot of an open drive reads as when it was taken, whatever happens to the drive, and
+//! the blocks written since are known exactly. Method: drives that are overwritten, trimmed,
+//! emptied and enlarged while a view is open; the bytes are compared with the disk at the time of
+//! the snapshot, and the changes with those of a plain array.
 
 use rand::RngExt;
 
@@ -66,7 +65,7 @@ fn a_view_reads_what_was_there_while_the_drive_changes() {
     assert_eq!(disk.world.check().problems, []);
 }
 
-/// Reads and writes take turns on a slow medium, so that each read overlaps appends.
+/// Reads and writes alternate on a slow medium, so that each read overlaps appends.
 #[test]
 fn views_are_read_beside_writes_that_are_under_way() {
     let mut disk = Disk::new(32);
@@ -125,7 +124,7 @@ fn a_snapshot_that_is_read_is_not_deleted() {
     disk.world.close(drive);
 }
 
-/// A view and a deletion that begin at the same moments: one of the two is refused.
+/// A view and a deletion begin at the same moment. One of the two is refused.
 #[test]
 fn views_and_deletions_exclude_each_other() {
     let (mut views, mut deletions) = (0, 0);
@@ -168,7 +167,7 @@ fn views_and_deletions_exclude_each_other() {
     assert!(views > 0 && deletions > 0, "{views} views, {deletions} deletions");
 }
 
-/// The superblocks name other checkpoints by then, and are being written.
+/// By then, the superblocks refer to other checkpoints, and are being written.
 #[test]
 fn views_are_opened_while_checkpoints_are_written() {
     let mut disk = Disk::new(35);
@@ -206,8 +205,8 @@ fn assert_exact(reported: &[bool], before: &[u8], now: &[u8]) {
     assert!(extra <= differing / 50, "{extra} blocks beside {differing}");
 }
 
-/// Guards against leaves that count as unchanged because a checkpoint stored them at the place that
-/// the snapshot has, while the change is in memory only.
+/// Guards against leaves that count as unchanged because a checkpoint stored them at the location
+/// recorded in the snapshot, while the change is in memory only.
 #[test]
 fn changes_of_an_open_disk_are_exact() {
     let mut disk = Disk::new(36);
@@ -220,7 +219,7 @@ fn changes_of_an_open_disk_are_exact() {
     let drive = disk.world.open_without_collector();
     let view = disk.view(&drive, "a");
     assert!(!changed(&disk.world, &view, &drive).contains(&true));
-    // Trims a whole leaf that is still as the snapshot has it.
+    // Trims an entire leaf that is unchanged since the snapshot.
     disk.world.run(drive.trim(SIZE / 2, SIZE / 2)).unwrap();
     disk.plain[SIZE as usize / 2..].fill(0);
     assert_exact(&changed(&disk.world, &view, &drive), &a, &disk.plain);
