@@ -30,7 +30,7 @@ async fn serve(runtime: &Runtime, socket: &Path, end: impl Future<Output = ()>) 
     create(&medium, &spec).await?;
     let drive = open(runtime, medium).await?;
 
-    // The first export is also the default one, which clients get without a name.
+    // The first export is also the default one, for clients that request no name.
     let export = Export::new("memory", "a drive in memory", drive.clone());
     let server = Server::new(runtime.clone(), vec![Rc::new(export)], Options::default());
     let listener = Listener::bind(&Listen::Unix(socket.to_owned()), Access::default())?;

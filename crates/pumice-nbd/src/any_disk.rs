@@ -1,4 +1,4 @@
-//! Disks of any type, as objects for a server.
+//! Disks of any type, as trait objects for a server.
 
 use std::rc::Rc;
 
@@ -7,8 +7,9 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use crate::disk::{Allocation, Change, Disk, Durability, Extent};
 use pumice_drive::base::Result;
 
-/// [`Disk`] as an object, with boxed futures: a server is compiled once, in its own crate, and not
-/// for each type of its disks. Every disk implements it; its methods are the methods of [`Disk`].
+/// [`Disk`] as a trait object, with boxed futures, so that a server is compiled once, in its own
+/// crate, and not for each type of disk. Every disk implements it; its methods are those of
+/// [`Disk`].
 ///
 /// A request allocates once, even if several disks are wrapped in each other; a write that
 /// [`Disk::try_write`] completes does not allocate.

@@ -1,6 +1,6 @@
-//! Replies to BLOCK_STATUS: the status of a range in each metadata context that was negotiated.
+//! Replies to BLOCK_STATUS: the status of a range in each negotiated metadata context.
 //!
-//! Replies are computed in the spare time of the thread, and only for a client that takes them.
+//! Replies are computed in the idle time of the thread, and only for a client that reads them.
 
 use super::chunks::Descriptor;
 use super::contexts::{Changes, Context, STATE_CHANGED, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
@@ -9,15 +9,15 @@ use super::session::{Session, Shared};
 use crate::disk::{Change, Content, Extent};
 use pumice_drive::base::Result;
 
-/// Extents per context in one reply, so that a reply has at most 32 KiB. Clients continue from the
-/// end of the last extent.
+/// Maximum number of extents per context in one reply, so that a reply has at most 32 KiB. Clients
+/// continue from the end of the last extent.
 const EXTENTS_MAX: usize = 2048;
 
-/// Extents of the disk examined for one request: a few milliseconds.
+/// Maximum number of extents of the disk examined for one request: a few milliseconds.
 const VISITS_MAX: usize = 1 << 16;
 
-/// Extents examined in one piece: about a tenth of a millisecond. Other requests are served between
-/// pieces.
+/// Number of extents examined in one piece: about a tenth of a millisecond. Other requests are
+/// served between pieces.
 const PIECE_VISITS: usize = 1 << 10;
 
 /// The extents that one context reports.
@@ -32,7 +32,8 @@ impl Answer {
         Self { id, descriptors: Vec::new(), descriptors_max }
     }
 
-    /// Adds the next extent. Returns false if there is no room for it, nor for any extent after it.
+    /// Adds the next extent. Returns false if there is no space for it; no extent after it is added
+    /// either.
     fn take(&mut self, bytes: u64, status: u64) -> bool {
         let is_full = self.descriptors.len() == self.descriptors_max;
         match self.descriptors.last_mut() {
@@ -58,7 +59,7 @@ fn status(context: Context, extent: Extent) -> u64 {
         (Context::Allocation, Content::Hole) => STATE_HOLE | STATE_ZERO,
         (Context::Allocation, Content::Zeroes) => STATE_ZERO,
         (Context::Allocation, Content::Data) => 0,
-        // Rounded to the nearest; a frame is too short to overflow.
+        // Rounded to the nearest value; a frame is too short for an overflow.
         (Context::Stored, _) => {
             (extent.stored_bytes * STORED_WHOLE + extent.bytes / 2) / extent.bytes
         }
@@ -110,10 +111,10 @@ async fn ask(
     let Shared { runtime, spare_time, .. } = &*session.shared;
     let end = command.offset + command.length;
     let (mut at, mut visits, mut is_wanted) = (command.offset, 0, !answers.is_empty());
-    // If the disk changes by itself, the next piece may be of another moment.
+    // If the disk changes by itself, the next piece may represent another moment.
     let is_one_piece = session.export.disk.pinned().is_some();
     while at < end && is_wanted && visits < visits_max && !session.replies.has_failed() {
-        // A disk that lists nothing ends the answer.
+        // A disk that reports no extents ends the answer.
         is_wanted = false;
         let from = at;
         let mut visit = |extent: Extent| {
@@ -161,7 +162,8 @@ async fn ask_changes(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: neighbours of equal status are one extent, and a full answer ends where it is full.
+    //! Goal: adjacent extents of equal status are merged, and a full answer ends exactly at its
+    //! limit.
     use super::*;
 
     fn answer(context: Context, descriptors_max: usize, extents: &[Extent]) -> Answer {

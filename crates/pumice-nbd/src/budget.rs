@@ -1,19 +1,20 @@
 //! The memory for payloads: one budget for a server, a share of it for each connection.
 //!
-//! Buffers are powers of two, kept for reuse, and counted whether they are in use or kept, so that
-//! the budget bounds memory and not only use. A connection that finds the budget spent waits; it
-//! never fails. Two rules keep one connection from blocking the others, whatever its client does:
+//! Buffers have powers of two as sizes and are retained for reuse. They count whether they are in
+//! use or not, so the budget bounds memory and not only use. A connection that finds the budget
+//! spent waits; it never fails. Two rules prevent a connection from blocking the others, whatever
+//! its client does:
 //!
-//! * a connection may hold at most half of the memory that the others leave: one alone has half of
-//!   the budget, and two that never take their replies leave a quarter for the next;
+//! * a connection may hold at most half of the memory that the others leave: a single connection
+//!   has half of the budget, and two that never read their replies leave a quarter for the next;
 //! * when the budget is spent, a connection gets *extra* buffers of up to [`EXTRA_BYTES_MAX`] in
-//!   all: one long buffer, or the buffers of a deep queue of short requests. They suffice for every
-//!   request, and their release depends on no other connection, so there is no deadlock.
+//!   total: one long buffer, or the buffers of a deep queue of short requests. They suffice for
+//!   every request, and their release depends on no other connection, so there is no deadlock.
 //!
-//! Payloads therefore take at most the budget plus [`EXTRA_BYTES_MAX`] for each connection.
+//! Payloads therefore use at most the budget plus [`EXTRA_BYTES_MAX`] for each connection.
 //!
-//! A returning buffer wakes only connections that can take one: if hundreds wait because their
-//! clients take no replies, polling them all would slow down the others.
+//! A returned buffer wakes only connections that can use it. If hundreds wait because their clients
+//! read no replies, polling them all would slow down the others.
 
 #![expect(
     clippy::indexing_slicing,
@@ -27,24 +28,24 @@ use std::task::{Poll, Waker};
 
 use pumice_drive::base::wait::Line;
 
-/// Room before the data for the header of a reply, so that both are sent together.
+/// Space before the data for the header of a reply, so that both are sent together.
 pub(super) use super::chunks::HEAD_BYTES;
 
-/// Extra buffers of a connection in all, in bytes: one piece of a streamed request, or 32 requests
+/// Maximum extra buffers of a connection, in bytes: one piece of a streamed request, or 32 requests
 /// of 32 KiB.
 pub(super) const EXTRA_BYTES_MAX: usize = super::PIECE_BYTES;
 
 /// Smallest buffer, in bytes; most requests of a file system have this length.
 const BUFFER_BYTES_MIN: usize = 4096;
 
-/// Powers of two from [`BUFFER_BYTES_MIN`] to the longest payload, 32 MiB.
+/// Number of powers of two from [`BUFFER_BYTES_MIN`] to the longest payload, 32 MiB.
 const CLASSES: usize = 14;
 
 /// The budget of a server.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit_bytes: usize,
-    /// Bytes in use or kept, without extra buffers.
+    /// Bytes in use or retained, without extra buffers.
     allocated_bytes: Cell<usize>,
     /// Bytes in use, without extra buffers.
     lent_bytes: Cell<usize>,
@@ -68,7 +69,7 @@ pub(super) struct Share {
 /// A connection in the list of waiting connections, until dropped.
 struct Waiting<'a>(&'a Rc<Share>);
 
-/// A buffer with room for the header of a reply and for at least the requested length of data.
+/// A buffer with space for the header of a reply and for at least the requested length of data.
 ///
 /// Returns to the budget when dropped.
 #[derive(Debug)]
@@ -92,8 +93,8 @@ impl Budget {
         })
     }
 
-    /// Returns a kept buffer of `class`, or a new one if the limit allows it once kept buffers of
-    /// other classes are freed.
+    /// Returns a retained buffer of `class`, or a new one if the limit allows it once retained
+    /// buffers of other classes are freed.
     fn take(&self, class: usize) -> Option<Vec<u8>> {
         let mut kept = self.kept.borrow_mut();
         if let Some(buffer) = kept[class].pop() {
@@ -159,8 +160,8 @@ impl Share {
         Some(Payload { buffer, class, is_extra: false, share: self.clone() })
     }
 
-    /// Returns whether this share, with one more buffer, would hold no more than the budget would
-    /// have left.
+    /// Returns whether this share, with one more buffer, would hold no more than the remaining
+    /// budget.
     fn may_take(&self, class: usize) -> bool {
         let held = self.held_bytes.get() + class_bytes(class);
         let lent = self.budget.lent_bytes.get() + class_bytes(class);
@@ -238,8 +239,8 @@ fn new_buffer(class: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the limit holds, buffers are reused, and a connection is never stopped by another.
-    //! Method: futures polled by hand; nothing here needs a runtime.
+    //! Goal: the limit is enforced, buffers are reused, and a connection is never blocked by
+    //! another. Method: futures polled directly, without a runtime.
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -310,7 +311,7 @@ mod tests {
         }
     }
 
-    /// Guards against a queue that has depth 1 because others take no replies.
+    /// Guards against a queue that is limited to depth 1 because others read no replies.
     #[test]
     fn a_spent_budget_leaves_every_connection_a_deep_queue() {
         let budget = Budget::new(64 << 10);
@@ -356,8 +357,8 @@ mod tests {
         drop(extra);
     }
 
-    /// Guards against hundreds of connections that are polled for each buffer that returns,
-    /// although they cannot take it.
+    /// Guards against hundreds of connections that are polled for each returned buffer although
+    /// they cannot use it.
     #[test]
     fn a_buffer_that_returns_wakes_only_those_who_can_take_it() {
         let budget = Budget::new(64 << 10);

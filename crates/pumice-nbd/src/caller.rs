@@ -1,8 +1,8 @@
 //! The client of a connection, as seen by any thread: its identity and its activity.
 //!
-//! The server that accepted a client creates its [`Caller`]; the thread of its export updates the
-//! counters. As only that thread writes them, counting needs no atomic addition; other threads may
-//! read values that are slightly old.
+//! The server that accepts a client creates its [`Caller`]; the thread of its export updates the
+//! counters. Since only that thread writes them, counting needs no atomic addition. Other threads
+//! may read slightly old values.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,9 +21,9 @@ use pumice_drive::runtime::shutdown_socket;
 pub(super) enum RemoteEnd {
     /// A TCP address.
     Internet(SocketAddr),
-    /// A process at the other end of a Unix socket, when it connected, and its user.
+    /// A process at the other end of a Unix socket at the time of the connection, and its user.
     Local { process: i32, user: u32 },
-    /// The operating system does not report it: the client has left.
+    /// The operating system does not report it, because the client has left.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Caller {
     pub(super) id: u64,
     pub(super) socket: Arc<OwnedFd>,
     pub(super) remote_end: RemoteEnd,
-    /// Time when the server learnt of the client, by the clock of the runtimes.
+    /// Time when the server first saw the client, by the clock of the runtimes.
     pub(super) since_ns: u64,
     certificate: OnceLock<Certificate>,
     chosen: OnceLock<Chosen>,
@@ -66,7 +66,7 @@ pub(super) struct Chosen {
     pub(super) export: String,
     /// The name of the export whose rules apply to the client.
     pub(super) rules: String,
-    /// Earlier states of the disk with which it compares its export.
+    /// Earlier states of the disk with which the client compares its export.
     pub(super) states: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Meter {
     requests: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
-    /// When bytes of requests arrived last.
+    /// When bytes of requests last arrived.
     active_ns: AtomicU64,
     is_busy: AtomicBool,
 }
@@ -100,12 +100,12 @@ impl Caller {
         Arc::new(Self { id, socket, remote_end, since_ns: now_ns, certificate, chosen, meter })
     }
 
-    /// Notes the certificate that TLS has verified.
+    /// Records the certificate that TLS has verified.
     pub(super) fn note_certificate(&self, chain: &[CertificateDer<'_>]) {
         let Some(first) = chain.first() else { return };
         let names = certificate::names(first);
         let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-        // TLS starts once.
+        // TLS starts only once.
         let _ = self.certificate.set(Certificate { names, chain });
     }
 
@@ -114,7 +114,7 @@ impl Caller {
         self.certificate.get()
     }
 
-    /// Notes the choices of the client.
+    /// Records the choices of the client.
     pub(super) fn note_chosen(&self, chosen: Chosen) {
         let _ = self.chosen.set(chosen);
     }
@@ -168,7 +168,7 @@ impl Caller {
 
 #[cfg(test)]
 impl Caller {
-    /// Returns a client with this remote end, and a certificate if there are names.
+    /// Returns a client with this remote end, and with a certificate if there are names.
     pub(super) fn made_up(remote_end: RemoteEnd, names: Option<&[&str]>) -> Self {
         let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
         let caller = Self::new(Arc::new(socket.into()), 0);
@@ -202,12 +202,12 @@ impl Meter {
         add(&self.written_bytes, written_bytes);
     }
 
-    /// Notes when bytes of requests arrived.
+    /// Records when bytes of requests arrived.
     pub(super) fn note_active(&self, now_ns: u64) {
         self.active_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Notes whether requests or replies are in flight.
+    /// Records whether requests or replies are in flight.
     pub(super) fn note_busy(&self, is_busy: bool) {
         self.is_busy.store(is_busy, Ordering::Relaxed);
     }

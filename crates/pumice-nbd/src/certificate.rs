@@ -1,5 +1,5 @@
-//! The content of certificates and lists of revocations in addition to the checks of TLS: names,
-//! and validity.
+//! The content of certificates and revocation lists, in addition to the checks of TLS: names and
+//! validity.
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::certificate::X509Certificate;
@@ -7,22 +7,23 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-/// Names taken from one certificate at most. Arbitrary; certificates of clients have one or two.
+/// Maximum number of names taken from one certificate. Arbitrary; certificates of clients have one
+/// or two.
 const NAMES_MAX: usize = 64;
 
-/// The time for which a certificate or a list of revocations is valid.
+/// The validity period of a certificate or a revocation list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// The file it comes from.
+    /// The file that contains it.
     pub file: String,
     /// Its beginning, in seconds since 1970.
     pub from_s: i64,
-    /// Its end, in seconds since 1970: not after, or the next update of a list.
+    /// Its end, in seconds since 1970: "not after", or the next update of a list.
     pub until_s: i64,
 }
 
-/// Returns the common names of a certificate, then its alternative names: host names, addresses of
-/// mail, and URIs. Returns no names if it cannot be parsed.
+/// Returns the common names of a certificate, then its alternative names: host names, mail
+/// addresses, and URIs. Returns no names if it cannot be parsed.
 pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
@@ -45,7 +46,7 @@ pub(super) fn validity(file: &str, certificate: &CertificateDer<'_>) -> Option<V
     Some(Validity { file: file.to_owned(), from_s, until_s })
 }
 
-/// Returns the validity of a list of revocations; `None` if it has no end or cannot be parsed.
+/// Returns the validity of a revocation list; `None` if it has no end or cannot be parsed.
 pub(super) fn validity_of_list(
     file: &str,
     list: &CertificateRevocationListDer<'_>,

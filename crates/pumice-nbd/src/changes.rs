@@ -1,7 +1,7 @@
 //! Changes to a running server: to its exports, certificates and policy.
 //!
-//! Clients not affected by a change notice nothing. Clients that would no longer be admitted are
-//! disconnected, so that a change that closes access takes effect immediately.
+//! A change does not affect other clients. Clients that would no longer be admitted are
+//! disconnected, so that a change that removes access takes effect immediately.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::server::{Security, Server};
 use super::session::{Place, Shared, Stage};
 use pumice_drive::base::Clock;
 
-/// Number of checks for idle connections within the longest allowed pause, and the shortest and
+/// Number of checks for idle connections within the longest allowed idle time, and the shortest and
 /// longest time between two checks.
 const IDLE_PARTS: u64 = 8;
 const IDLE_LOOK_NS: (u64, u64) = (100_000_000, 60_000_000_000);
@@ -22,8 +22,8 @@ const IDLE_LOOK_NS: (u64, u64) = (100_000_000, 60_000_000_000);
 const LEAVING_NS: u64 = 1_000_000_000;
 
 impl Server {
-    /// Changes the policy. Clients that may no longer use their export are disconnected; limits of
-    /// connections apply to new ones, and limits of rates to the next request.
+    /// Changes the policy. Clients that may no longer use their export are disconnected. Connection
+    /// limits apply to new connections, and rate limits to the next request.
     pub fn set_policy(self: &Rc<Self>, policy: Policy) {
         let shared = &self.shared;
         let had_idle_max = shared.policy.replace(policy).idle_max_ns.is_some();
@@ -39,8 +39,8 @@ impl Server {
     /// accepted are disconnected.
     ///
     /// # Panics
-    /// If only one of the old and the new security allows TLS, or only one requires it: that needs
-    /// another server, none of whose clients connected under other conditions.
+    /// If only one of the old and the new security allows TLS, or only one requires it. That needs
+    /// a new server, where no client has connected under the old conditions.
     pub fn set_security(&self, security: Security) {
         let old = self.shared.security.replace(security.clone());
         let are_alike = std::mem::discriminant(&old) == std::mem::discriminant(&security);
@@ -48,15 +48,15 @@ impl Server {
         self.note_validities();
         let reason = "its certificate is no longer accepted";
         self.drop_clients(|caller| {
-            // Clients in the clear have none; clients in their handshake are checked at its end.
+            // Clients without TLS have none; clients in their handshake are checked at its end.
             let is_concerned = caller.certificate().is_some();
             (is_concerned && !security.accepts(caller, old.identity())).then_some(reason)
         });
     }
 
     /// Adds an export on this thread. Rules for it must be set before. Returns false, and adds
-    /// nothing, if it is an earlier state of a disk and another export has its name; a disk takes
-    /// the name of an earlier state.
+    /// nothing, if it is an earlier state of a disk and another export has its name. A disk
+    /// replaces an earlier state of the same name.
     pub fn add(&self, export: Rc<Export>) -> bool {
         let mut exports = self.shared.exports.borrow_mut();
         if export.earlier.is_none() {
@@ -113,7 +113,7 @@ impl Server {
         other.exports.borrow_mut().push(export);
     }
 
-    /// Withdraws a disk, on this thread or another one, and earlier states of it; disconnects its
+    /// Withdraws a disk, on this thread or another one, and earlier states of it. Disconnects its
     /// clients, and waits until they and their requests have ended. Returns whether they ended
     /// within [`Options::grace_ns`](super::Options::grace_ns).
     pub async fn withdraw(&self, name: &str) -> bool {
@@ -134,11 +134,11 @@ impl Server {
     }
 
     /// Withdraws an earlier state of a disk on this thread, unless clients read it, as their export
-    /// or to compare with it. Waits for clients that are just leaving. A client in its handshake is
-    /// refused then.
+    /// or to compare with it. Waits for clients that are leaving. A client in its handshake is then
+    /// refused.
     ///
     /// # Errors
-    /// The number of clients that read it; nothing has changed.
+    /// The number of clients that read it. Nothing has changed then.
     pub async fn retract(&self, export: &Rc<Export>) -> std::result::Result<(), usize> {
         let Shared { runtime, changed, exports, .. } = &*self.shared;
         let Some(state) = &export.earlier else { return Ok(()) };
@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// Waits until no client uses this export, which is on this thread, if all its clients are just
+    /// Waits until no client uses this export, which is on this thread, if all its clients are
     /// leaving.
     pub async fn until_unused(&self, export: &str) {
         let Shared { runtime, changed, .. } = &*self.shared;
@@ -199,7 +199,7 @@ impl Server {
         }
     }
 
-    /// Disconnects idle clients, in a task, until no limit is set.
+    /// Disconnects idle clients, in a task that runs until no limit is set.
     fn start_to_watch_idle(self: &Rc<Self>) {
         let server = self.clone();
         self.shared.runtime.spawn(async move {

@@ -1,8 +1,8 @@
-//! The bytes of a connection in both directions, in the clear or encrypted.
+//! The bytes of a connection in both directions, in plain text or encrypted.
 //!
-//! A channel starts in the clear and can become encrypted once, by [`Channel::encrypt`]; it never
-//! returns to clear text. One receive and one send may be in flight at a time. Does not interpret
-//! messages.
+//! A channel starts in plain text and can become encrypted once, by [`Channel::encrypt`]; it never
+//! returns to plain text. One receive and one send may be in flight at a time. The channel does not
+//! interpret messages.
 
 use std::cell::OnceCell;
 use std::io;
@@ -23,12 +23,12 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Returns a channel in the clear.
+    /// Returns a channel in plain text.
     pub(super) fn new(runtime: Runtime, socket: Arc<OwnedFd>) -> Rc<Self> {
         Rc::new(Self { runtime, socket, tls: OnceCell::new() })
     }
 
-    /// Returns a channel that continues another one; encrypted if `tls` is given.
+    /// Returns a channel that continues another one; encrypted if `tls` is `Some`.
     pub(super) fn continued(runtime: Runtime, socket: Arc<OwnedFd>, tls: Option<Tls>) -> Rc<Self> {
         let tls = tls.map_or_else(OnceCell::new, OnceCell::from);
         Rc::new(Self { runtime, socket, tls })
@@ -39,7 +39,7 @@ impl Channel {
         self.tls.into_inner()
     }
 
-    /// Receives at least one byte into `buffer[range]`, or 0 at the end of the stream; returns the
+    /// Receives at least one byte into `buffer[range]`, or 0 at the end of the stream. Returns the
     /// buffer.
     pub(super) async fn receive(
         &self,
@@ -52,7 +52,7 @@ impl Channel {
         }
     }
 
-    /// Sends a prefix of `buffer[range]`; returns the buffer, and the length of the prefix.
+    /// Sends a prefix of `buffer[range]`. Returns the buffer, and the length of the prefix.
     pub(super) async fn send(
         &self,
         buffer: Vec<u8>,
@@ -64,7 +64,7 @@ impl Channel {
         }
     }
 
-    /// Performs a TLS handshake as the server; every later byte is encrypted. Returns the state of
+    /// Performs a TLS handshake as the server. Every later byte is encrypted. Returns the state of
     /// TLS.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Channel {
         self.tls.get().is_some()
     }
 
-    /// Ends all traffic; announces it if the channel is encrypted.
+    /// Ends all traffic, and announces the end if the channel is encrypted.
     pub(super) async fn close(&self) {
         if let Some(tls) = self.tls.get() {
             tls.close(&self.runtime, &self.socket).await;

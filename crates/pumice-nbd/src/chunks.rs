@@ -1,7 +1,7 @@
 //! Encodes replies, in the three forms that a handshake can negotiate.
 //!
-//! Everything is big-endian. Does no I/O and sets no policy: `read_reply` and `block_status` decide
-//! how a reply is cut into chunks.
+//! Everything is big-endian. This module does no I/O and sets no policy: `read_reply` and
+//! `block_status` decide how to divide a reply into chunks.
 //!
 //! Source: NetworkBlockDevice/nbd, doc/proto.md, "Structured reply chunk message"; its branch
 //! extension-ext-header, "Extended reply chunk message".
@@ -76,7 +76,8 @@ impl Headers {
         }
     }
 
-    /// Returns whether a reply may come in chunks, which metadata contexts and partial reads need.
+    /// Returns whether a reply may consist of chunks, which metadata contexts and partial reads
+    /// need.
     pub(super) fn have_chunks(self) -> bool {
         self != Self::Simple
     }
@@ -106,8 +107,8 @@ impl ReplyTo {
     }
 
     /// Appends the reply to a request that failed; `at` is the byte of the export that failed, if
-    /// known. The message is human-readable, and is cut off at the limit of the protocol. A simple
-    /// reply carries neither.
+    /// known. The message is human-readable, and is truncated at the limit of the protocol. A
+    /// simple reply has neither.
     pub(super) fn append_error(
         self,
         out: &mut Vec<u8>,
@@ -164,8 +165,8 @@ impl ReplyTo {
         self.append_chunk(out, kind::BLOCK_STATUS, is_last, &[&context, &bytes]);
     }
 
-    /// Writes the header of `length` bytes of data that were read at `offset` to the end of `head`;
-    /// returns the start of the header. In a simple reply all data of the request follows one
+    /// Writes the header of `length` bytes of data that were read at `offset` to the end of `head`,
+    /// and returns the start of the header. In a simple reply, all data of the request follows one
     /// header.
     pub(super) fn write_data_head(
         self,
@@ -206,7 +207,7 @@ impl ReplyTo {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&first_word(STRUCTURED_REPLY_MAGIC, kind, is_last));
         bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
-        // No chunk is longer than the longest read and its offset.
+        // No chunk is longer than the longest read plus its offset.
         bytes[16..].copy_from_slice(&(payload_bytes as u32).to_be_bytes());
         bytes
     }
@@ -229,7 +230,7 @@ fn first_word(magic: u32, kind: u16, is_last: bool) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the bytes match the protocol in all three forms, written out from its document.
+    //! Goal: in all three forms, the bytes match the protocol, written out from its document.
     use super::*;
 
     const COOKIE: u64 = 0x0102_0304_0506_0708;
@@ -281,7 +282,7 @@ mod tests {
         let bytes = appended(|out| {
             to(Headers::Structured).append_error(out, Errno::IO, &format!("x{long}"), None);
         });
-        // One byte and 2047 characters of two.
+        // One byte and 2047 two-byte characters.
         assert_eq!(bytes[24..26], 4095_u16.to_be_bytes());
         assert_eq!(bytes.len(), 20 + 6 + 4095);
         assert!(std::str::from_utf8(&bytes[26..]).is_ok());

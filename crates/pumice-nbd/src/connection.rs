@@ -1,11 +1,11 @@
 //! One connection, in one task: handshake, transmission, draining, end.
 //!
 //! The task polls in this order: the receiver of requests, the slots that can continue, the sender.
-//! Only the first two produce replies, so the sender needs no wake-up, and everything that one turn
-//! of the task produced leaves in one send. At depth 1 a request therefore costs one receive, one
+//! Only the first two produce replies, so the sender needs no wake-up, and all replies produced in
+//! one turn of the task leave in one send. At depth 1, a request therefore costs one receive, one
 //! turn of one task, and one send.
 //!
-//! A future of the disk is never dropped before it completes: however a connection ends, its
+//! A future of the disk is never dropped before it completes. However a connection ends, its
 //! requests complete, and only their replies are lost.
 
 #![expect(clippy::indexing_slicing, reason = "the handshake returns the position of an offer")]
@@ -43,7 +43,7 @@ pub(super) async fn serve(shared: Rc<Shared>, link: Rc<Link>) -> Option<Parked> 
     let handshake = shake_hands(&shared, &places, &link, &channel, &mut incoming, &replies);
     let outcome = shared.runtime.timeout(limit_ns, handshake).await;
     let chosen = match outcome {
-        // The client left before it was answered; its later requests are not carried out.
+        // The client left before it was answered. Its later requests are not executed.
         Some(Ok(_)) if replies.has_failed() => {
             tracing::debug!(client = %caller, "client left during its handshake");
             None
@@ -88,8 +88,8 @@ pub(super) async fn serve(shared: Rc<Shared>, link: Rc<Link>) -> Option<Parked> 
     end(&shared, &link, &channel, parked).await
 }
 
-/// Returns whether the client may still use the export that it was promised: the export may have
-/// been withdrawn, or taken by other clients, in the meantime.
+/// Returns whether the client may still use the export that it was promised. In the meantime, the
+/// export may have been withdrawn, or taken by other clients.
 fn may_enter(shared: &Shared, link: &Link, place: &Place, dialect: &Dialect) -> bool {
     let is_there = shared.places().iter().any(|other| other.is_same(place));
     let objection = if is_there {
@@ -105,7 +105,7 @@ fn may_enter(shared: &Shared, link: &Link, place: &Place, dialect: &Dialect) -> 
     objection.is_none()
 }
 
-/// Notes that the client has chosen an export and is served.
+/// Records that the client has chosen an export and is served.
 fn enter(shared: &Shared, link: &Link, export: &str) {
     link.is_haggling.set(false);
     shared.notices.connected(shared.runtime.now_ns(), &link.caller, export);
@@ -113,7 +113,7 @@ fn enter(shared: &Shared, link: &Link, export: &str) {
 }
 
 /// Continues a client that was parked, by this server or another one, or that has chosen its export
-/// on another thread; encrypted if `tls` is given.
+/// on another thread. The channel is encrypted if `tls` is `Some`.
 pub(super) async fn resume(
     shared: Rc<Shared>,
     export: Rc<Export>,
@@ -163,8 +163,8 @@ fn leave(link: &Link, parked: Option<Parked>) -> Option<Parked> {
     parked
 }
 
-/// Performs the handshake, from the greeting to the transmission phase, with TLS if the client asks
-/// for it.
+/// Performs the handshake, from the greeting to the transmission phase, with TLS if the client
+/// requests it.
 async fn shake_hands(
     shared: &Shared,
     places: &[Place],
@@ -249,7 +249,7 @@ async fn transmit(
     };
     let Shared { runtime, options, .. } = &*session.shared;
     if matches!(end, End::Parked) {
-        // The server closes the connections of clients that are late.
+        // The server closes the connections of late clients.
         poll_fn(&mut drained).await;
     } else if runtime.timeout(options.grace_ns, poll_fn(&mut drained)).await.is_none() {
         session.replies.fail();
@@ -269,7 +269,7 @@ async fn transmit(
     })
 }
 
-/// Returns whether nothing is in flight. Reports it to the server, which waits for it during
+/// Returns whether nothing is in flight. Reports this to the server, which waits for it during
 /// shutdown, and records whether the connection waits for its client.
 fn note_quiet(session: &Session, slots: &Slots<Job>, link: &Link) -> bool {
     let waits_to_receive = session.is_in_request.get() && slots.count() == 0;

@@ -1,21 +1,21 @@
-//! Metadata contexts: the properties of a range that a client can query besides its bytes.
+//! Metadata contexts: the properties of a range, besides its bytes, that a client can query.
 //!
 //! | context | status of an extent |
 //! |---|---|
 //! | `base:allocation` | bit 0: not mapped; bit 1: reads as zeroes |
 //! | `x-pumice:stored` | its space in the log, in 65536ths of its length |
 //! | `qemu:dirty-bitmap:NAME` | bit 0: was written since the earlier state of this name |
-//! | `x-pumice:changed:NAME` | the same, for clients that take the above for QEMU's |
+//! | `x-pumice:changed:NAME` | the same, for clients that mistake the above for QEMU's |
 //!
-//! The status is a share, not a number of bytes, because clients join extents of equal status: a
-//! range takes its length times its status over 65536 in the log, headers included. Data stored
-//! uncompressed takes 65536 and a little more for its header. If only a part of a frame is still
-//! mapped, the range counts that part of its bytes.
+//! The status is a share, not a number of bytes, because clients join extents of equal status. The
+//! space of a range in the log is its length times its status over 65536, headers included. Data
+//! stored uncompressed has a status of 65536 plus a little for its header. If only a part of a
+//! frame is still mapped, the range counts that part of its bytes.
 //!
 //! A thin drive that is full also refuses writes where `base:allocation` reports mapped blocks,
 //! because a log cannot overwrite in place.
 //!
-//! Names and bits only; `block_status` queries the map.
+//! This module has names and bits only; `block_status` queries the map.
 
 #![expect(clippy::indexing_slicing, reason = "contexts are numbered from 0 in the arrays' order")]
 
@@ -26,13 +26,14 @@ use super::wire::Fields;
 /// Bits of `base:allocation`.
 pub(super) const STATE_HOLE: u64 = 1 << 0;
 pub(super) const STATE_ZERO: u64 = 1 << 1;
-/// `x-pumice:stored` of an extent that takes as many bytes as it is long.
+/// `x-pumice:stored` of an extent whose stored length equals its length.
 pub(super) const STORED_WHOLE: u64 = 1 << 16;
 
 /// Bit of a context of changes.
 pub(super) const STATE_CHANGED: u64 = 1 << 0;
 
-/// Most contexts of changes that a client may select: each keeps an earlier state open.
+/// Maximum number of contexts of changes that a client may select: each keeps an earlier state
+/// open.
 pub(super) const CHANGES_MAX: usize = 16;
 
 /// The prefixes of the names of contexts of changes.
@@ -40,7 +41,7 @@ const QEMU: &str = "qemu:dirty-bitmap:";
 const OWN: &str = "x-pumice:changed:";
 
 /// The contexts of every export, by position. An identifier is the position plus one, because some
-/// clients take 0 for "no context".
+/// clients use 0 for "no context".
 const NAMES: [&str; 2] = ["base:allocation", "x-pumice:stored"];
 
 /// One context.
@@ -86,7 +87,7 @@ impl Contexts {
 pub(super) struct Changes {
     /// The name of the state.
     pub(super) state: String,
-    /// Whether the client knows it as a bitmap of QEMU.
+    /// Whether the client selected it under the name of a QEMU bitmap.
     is_qemu: bool,
 }
 
@@ -102,7 +103,7 @@ impl Changes {
     }
 }
 
-/// Contexts that a query is about.
+/// The contexts selected by a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selection {
     pub(super) contexts: Contexts,
@@ -160,8 +161,8 @@ impl<'a> ContextRequest<'a> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: names select their contexts, name spaces list and do not select, and truncated data is
-    //! refused.
+    //! Goal: names select their contexts, name spaces list but do not select contexts, and
+    //! truncated data is refused.
     use super::*;
 
     fn data(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {

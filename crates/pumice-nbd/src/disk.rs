@@ -19,13 +19,13 @@ pub struct Change {
 pub enum Durability {
     /// The next flush makes it durable.
     Volatile,
-    /// It is durable, as FUA demands.
+    /// It is durable, as FUA requires.
     Durable,
 }
 
 /// A disk as a host sees it: a range of bytes that can be read, written, flushed and trimmed.
 ///
-/// Offsets and lengths are bytes and need no alignment. Every request lies within
+/// Offsets and lengths are bytes and need no alignment. Every request is within
 /// [`Disk::size_bytes`]: the server checks the numbers of the host first. Any number of requests
 /// may be in flight at once.
 ///
@@ -35,7 +35,7 @@ pub enum Durability {
 /// **Durability.** When [`Disk::flush`] or a [`Durability::Durable`] request returns, that request,
 /// and every request that completed before it was called, survives power loss.
 ///
-/// A server takes a disk as an object: [`AnyDisk`](crate::AnyDisk).
+/// A server accepts a disk as a trait object: [`AnyDisk`](crate::AnyDisk).
 pub trait Disk {
     /// Returns the size in bytes.
     fn size_bytes(&self) -> u64;
@@ -53,18 +53,18 @@ pub trait Disk {
         None
     }
 
-    /// Waits, after a failed read of this pinned disk, until the disk that it was made from has
+    /// Waits, after a failed read of this pinned disk, until the disk from which it was pinned has
     /// moved on. Returns false if the failure has another reason.
     fn moves_on(&self) -> impl Future<Output = bool> {
         async { false }
     }
 
-    /// Fills `out` with the bytes at `offset`. If the disk changes by itself, all bytes are of one
-    /// moment.
+    /// Fills `out` with the bytes at `offset`. If the disk changes by itself, all bytes represent
+    /// the same moment.
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
 
     /// Writes `data` at `offset`, not durably, if that completes without waiting for the medium.
-    /// `None` if it would have to wait; nothing has been written then.
+    /// Returns `None` if it would have to wait; nothing has been written then.
     fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>>;
 
     /// Writes `data` at `offset`.
@@ -78,8 +78,8 @@ pub trait Disk {
     /// Makes every completed request durable.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
-    /// Discards the 4 KiB blocks that lie entirely in a range; they then read as zeroes. Blocks
-    /// that are partly in the range keep their content.
+    /// Discards the 4 KiB blocks that are entirely within a range; they then read as zeroes. Blocks
+    /// that are partly in the range retain their content.
     fn trim(
         &self,
         offset: u64,
@@ -99,14 +99,15 @@ pub trait Disk {
     /// Loads a range into memory if the disk has a cache; best effort.
     fn prefetch(&self, offset: u64, len: u64) -> impl Future<Output = Result<()>>;
 
-    /// Notifies the disk that the server ends: requests under way should no longer wait long for an
-    /// answer that may never come. A request that is not carried out must fail. Must not block.
+    /// Notifies the disk that the server is about to end: requests in progress should no longer
+    /// wait long for an answer that may never arrive. A request that is not executed must fail.
+    /// Must not block.
     fn ending(&self) {}
 
     /// Calls `visit` with each extent from `offset` on, until it returns false or `len` bytes are
-    /// covered. If the disk changes by itself, all extents are of one moment, and the calls may
-    /// stop earlier. Extents do not reach beyond the range. A disk without a map reports everything
-    /// as data.
+    /// covered. If the disk changes by itself, all extents represent the same moment, and the calls
+    /// may stop earlier. Extents do not reach beyond the range. A disk without a map reports
+    /// everything as data.
     fn extents(
         &self,
         _offset: u64,
@@ -121,9 +122,9 @@ pub trait Disk {
         }
     }
 
-    /// Calls `visit` with each run of the `len` bytes from `offset` on, until it returns false;
-    /// each run tells whether it was written since the earlier state of this name. Runs do not
-    /// reach beyond the range; adjacent runs may be alike.
+    /// Calls `visit` with each run of the `len` bytes from `offset` on, until it returns false.
+    /// Each run states whether it was written since the earlier state of this name. Runs do not
+    /// reach beyond the range; adjacent runs may be of the same kind.
     ///
     /// # Errors
     /// `NotFound` if there is no such state; errors of the disk.

@@ -1,6 +1,6 @@
-//! The work of a slot: carries out one request after another and appends the replies.
+//! The work of a slot: executes one request after another and appends the replies.
 //!
-//! Knows neither how a request arrived nor how its reply is sent.
+//! This module does not know how a request arrived or how its reply is sent.
 
 #![expect(clippy::cast_possible_truncation, reason = "`request::check` limits writes to 32 MiB")]
 #![expect(clippy::indexing_slicing, reason = "a payload has room for the data it was acquired for")]
@@ -26,7 +26,7 @@ pub(super) enum Job {
     Plain(Command),
     /// A write with its data.
     Write(Command, Payload),
-    /// One piece of a long write, at `offset`, `length` bytes.
+    /// One piece of a long write: `length` bytes at `offset`.
     Piece { stream: Rc<WriteStream>, offset: u64, length: usize, payload: Payload },
 }
 
@@ -46,7 +46,7 @@ impl WriteStream {
     }
 }
 
-/// Carries out the jobs of one slot.
+/// Executes the jobs of one slot.
 pub(super) async fn execute(session: Rc<Session>, inbox: SlotInbox<Job>) {
     loop {
         match inbox.job().await {
@@ -81,7 +81,7 @@ async fn answer(session: &Session, command: Command, result: Result<()>) {
     session.answer(&command, result);
 }
 
-/// Carries out a request without data in the request or in the reply.
+/// Executes a request that has data neither in the request nor in the reply.
 async fn without_data(disk: &dyn AnyDisk, command: Command) -> Result<()> {
     let Command { verb, durability, offset, length, .. } = command;
     match verb {
@@ -103,7 +103,7 @@ async fn without_data(disk: &dyn AnyDisk, command: Command) -> Result<()> {
     }
 }
 
-/// Ends one piece of a long write. The last piece sends the reply for the whole write; FUA costs
+/// Ends one piece of a long write. The last piece sends the reply for the entire write. FUA costs
 /// one flush, not one for each piece.
 async fn end_piece(session: &Session, stream: &WriteStream, result: Result<()>) {
     if let Err(error) = result {

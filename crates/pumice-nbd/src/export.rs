@@ -1,7 +1,7 @@
 //! Exports: the disks that a server offers, each under a name.
 //!
-//! The default export has the empty name. A server of one disk offers it as the default, too; a
-//! server of several has no default. An earlier state of a disk may be an export as well: it does
+//! The default export has the empty name. A server of one disk also offers it as the default; a
+//! server of several has no default. An earlier state of a disk may be an export as well. It does
 //! not count as a disk, and the rules and limits of its disk apply to it.
 
 use std::rc::Rc;
@@ -16,13 +16,13 @@ use crate::AnyDisk;
 /// differ.
 ///
 /// A client handed over by another server continues only if the disk follows the state in which
-/// that server left it: neither on another disk of the same name nor on an older copy. The texts of
-/// disks that have only one state are empty.
+/// that server left it: neither on another disk of the same name nor on an older copy. The texts
+/// are empty for disks that have only one state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// State in which the previous server left the disk, if nothing was lost since.
     pub follows: String,
-    /// State in which this server leaves it.
+    /// State in which this server leaves the disk.
     pub leaves: String,
 }
 
@@ -35,17 +35,17 @@ pub struct Earlier {
     pub name: String,
     /// Later states of the disk have larger numbers.
     pub sequence: u64,
-    /// Whether clients can read it. Otherwise they can only compare with it, and it is no export to
-    /// them.
+    /// Whether clients can read it. Otherwise they can only compare with it, and it is not an
+    /// export.
     pub is_readable: bool,
 }
 
 /// A disk that clients can choose by its name.
 pub struct Export {
-    /// Name, at most 4096 bytes by the protocol. If several exports have one name, clients get the
-    /// first.
+    /// Name, at most 4096 bytes according to the protocol. If several exports have one name,
+    /// clients get the first.
     pub name: String,
-    /// Human-readable description; at most 4096 bytes by the protocol.
+    /// Human-readable description; at most 4096 bytes according to the protocol.
     pub description: String,
     /// The disk.
     pub disk: Rc<dyn AnyDisk>,
@@ -54,7 +54,7 @@ pub struct Export {
     /// The disk, if this export is an earlier state of one.
     pub earlier: Option<Earlier>,
     refused: Arc<AtomicU64>,
-    /// Limits of the rate of requests, which the server in front may change.
+    /// Rate limits of requests, which the front server may change.
     pub(super) limits: Arc<Limits>,
     pub(super) paid: Arc<Paid>,
 }
@@ -122,21 +122,21 @@ impl Export {
         &self.refused
     }
 
-    /// Returns the properties that the checks of a request need; the size changes when the disk is
+    /// Returns the properties that the checks of a request need. The size changes when the disk is
     /// resized.
     pub(super) fn shape(&self) -> Shape {
         Shape { size_bytes: self.disk.size_bytes(), is_read_only: self.disk.is_read_only() }
     }
 }
 
-/// The properties of an export on another thread that are known without asking that thread.
+/// The properties of an export on another thread that are known without querying that thread.
 #[derive(Debug)]
 pub struct Announcement {
     pub(super) name: String,
     pub(super) description: String,
     pub(super) lineage: Lineage,
     pub(super) earlier: Option<Earlier>,
-    /// The shape when the server was made.
+    /// The shape when the server was created.
     pub(super) shape: Shape,
     pub(super) refused: Arc<AtomicU64>,
     pub(super) limits: Arc<Limits>,
@@ -157,7 +157,7 @@ impl Announcement {
     }
 }
 
-/// An export as a handshake lists it.
+/// An export, as listed in a handshake.
 pub(super) struct Offer<'a> {
     pub(super) name: &'a str,
     pub(super) description: &'a str,

@@ -7,7 +7,7 @@
 //!               one byte for each DESCRIPTORS_MAX of them
 //! ```
 //!
-//! Nothing is lost on the way: a client is parked between two of its requests, with every reply
+//! Nothing is lost in the process: a client is parked between two of its requests, with every reply
 //! sent, and data that it sends afterwards waits in its socket. This module does not know why
 //! another server follows, or how the next process obtained its end of the socket.
 
@@ -39,7 +39,7 @@ const VERSION_WITH_CHANGES: u32 = 3;
 /// Descriptors sent with one byte: Linux allows 253 (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 250;
 
-/// The state that one server leaves to the next.
+/// The state that one server passes to the next.
 #[derive(Debug, Default)]
 pub struct Handover {
     /// Still listening; new clients wait in their backlogs.
@@ -62,7 +62,7 @@ pub struct Parked {
     pub(super) unread: Vec<u8>,
 }
 
-/// The state of its disk that a client knows.
+/// The state of the disk on which a client relies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     /// State in which its server left the disk.
@@ -72,7 +72,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns why the client cannot continue on a disk that follows this state and has this shape.
+    /// Returns the reason why the client cannot continue on a disk that follows this state and has
+    /// this shape.
     pub(super) fn objection(&self, follows: &str, shape: Shape) -> Option<&'static str> {
         if self.left != follows {
             Some("its export is another drive now, or another state of it")
@@ -127,7 +128,7 @@ impl Handover {
             .map_err(|error| cannot(error.into()))
     }
 
-    /// Returns all but the descriptors and the unread bytes.
+    /// Returns everything except the descriptors and the unread bytes.
     pub(super) fn manifest(&self) -> String {
         let address = |listener: &Listener| listener.address().clone();
         let client = |parked: &Parked| Client {
@@ -150,7 +151,7 @@ impl Handover {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the manifest has another version, [`ErrorKind::Corrupt`] if it
-    /// is malformed, errors of the operating system; all connections handed over are then closed.
+    /// is malformed, errors of the operating system. All connections handed over are then closed.
     pub fn receive(through: &UnixStream) -> Result<Self> {
         let cannot = |error| Error::os("cannot take connections over", error);
         let nonsense = |what: &str| Error::new(ErrorKind::Corrupt, format!("handover: {what}"));

@@ -8,12 +8,11 @@
 //!               +- TLS <+ STARTTLS       (everything agreed on before is forgotten)
 //! ```
 //!
-//! The state of option haggling lives in [`Haggling`], which is created anew after STARTTLS:
-//! nothing negotiated in the clear, by the client or by an attacker between the two, counts
-//! afterwards. Where TLS is required, the server reveals nothing about its exports before TLS
-//! starts.
+//! The state of option haggling is in [`Haggling`], which is created anew after STARTTLS: nothing
+//! negotiated in plain text, by the client or by an attacker between the two, counts afterwards. If
+//! TLS is required, the server reveals nothing about its exports before TLS starts.
 //!
-//! Bounded: the data of an option, the number of options, and (by the caller) the time.
+//! Limited: the data of an option, the number of options, and (by the caller) the time.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -35,19 +34,19 @@ use super::request::{Dialect, PAYLOAD_BYTES_MAX, Shape};
 use super::wire::{self, InfoRequest, OptionHeader, info, option, reply, transmission};
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Longest data of an option in bytes; a longer one ends the connection. As long as the receive
-/// buffer, so that allowing it costs nothing.
+/// Longest data of an option in bytes; longer data ends the connection. The limit is the length of
+/// the receive buffer, so it needs no additional memory.
 const OPTION_BYTES_MAX: usize = BUFFER_BYTES;
 
-/// Longest name of an export in bytes, by the protocol ("Conventions").
+/// Longest name of an export in bytes, according to the protocol ("Conventions").
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Options in one haggling phase. Clients send about ten; a client that walks a list may send a few
-/// more for each export.
+/// Maximum number of options in one haggling phase. Clients send about ten; a client that walks a
+/// list may send a few more for each export.
 const OPTIONS_MAX: usize = 1024;
 
-/// Smallest block size announced, in bytes. Requests need no alignment, and clients that respect
-/// this number would refuse others before they are sent.
+/// Announced minimum block size, in bytes. Requests need no alignment, and clients that respect a
+/// larger number would refuse unaligned ones before they are sent.
 const BLOCK_BYTES_MIN: u32 = 1;
 
 /// The result of option haggling.
@@ -63,13 +62,13 @@ pub(super) enum Outcome {
     Violation(&'static str),
 }
 
-/// The exports on offer, and the conditions of their use.
+/// The offered exports, and the conditions of their use.
 pub(super) struct Terms<'a> {
     pub(super) offers: &'a [Offer<'a>],
     pub(super) security: Security,
     /// Whether the client may see the names of the exports.
     pub(super) shows_names: bool,
-    /// Returns why the client may not use the export at a position.
+    /// Returns the reason why the client may not use the export at a position.
     pub(super) objection: &'a dyn Fn(usize) -> Option<&'static str>,
     /// Called when the client is refused an export, with the requested name and the reason.
     pub(super) refused: &'a dyn Fn(&str, &str),
@@ -78,7 +77,7 @@ pub(super) struct Terms<'a> {
 /// The flags of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientFlags {
-    /// Whether the client understands refusals of options, as TLS needs.
+    /// Whether the client understands refusals of options, as TLS requires.
     is_fixed: bool,
     /// Whether zeroes follow the answer to `EXPORT_NAME`.
     wants_zeroes: bool,
@@ -87,11 +86,11 @@ pub(super) struct ClientFlags {
 /// The state of TLS on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
-    /// In the clear; the server has no TLS.
+    /// Plain text; the server has no TLS.
     Clear,
-    /// In the clear; the client may start TLS.
+    /// Plain text; the client may start TLS.
     Offered,
-    /// In the clear; the client must start TLS.
+    /// Plain text; the client must start TLS.
     Required,
     /// Encrypted.
     Encrypted,
@@ -99,7 +98,7 @@ pub(super) enum Security {
 
 /// Greets the client: the start of every connection.
 ///
-/// Returns the flags of the client, or why it is refused.
+/// Returns the flags of the client, or the reason for its refusal.
 ///
 /// # Errors
 /// The stream ended or failed.
@@ -119,8 +118,9 @@ pub(super) async fn greet(
     }))
 }
 
-/// Answers options until one ends the haggling; calls `is_shutting_down` before each option, and
-/// `shape` before an option whose answer describes the export at a position, which may have ended.
+/// Answers options until one ends the haggling. Calls `is_shutting_down` before each option, and
+/// `shape` before an option whose answer describes the export at a position. That export may have
+/// ended.
 ///
 /// # Errors
 /// The stream ended or failed.
@@ -161,8 +161,8 @@ pub(super) async fn haggle(
             haggling.answer(header.option, data, &mut out)
         };
         incoming.consume(length);
-        // Clear text that would be processed as if it had been encrypted: an attacker may have
-        // added it.
+        // This is plain text that would be processed as if it had been encrypted: an attacker may
+        // have inserted it.
         if outcome == Some(Outcome::StartTls) && !incoming.unread().is_empty() {
             return Ok(Outcome::Violation("clear text after STARTTLS"));
         }
@@ -189,7 +189,7 @@ struct Haggling<'a> {
     headers: Headers,
     /// The contexts selected last, and the position of their export.
     selected: Option<(usize, Selection)>,
-    /// The shape of the export that the current option asks about.
+    /// The shape of the export that the current option concerns.
     shape: Option<Shape>,
 }
 
@@ -205,7 +205,7 @@ impl Haggling<'_> {
         self.find(name).ok()
     }
 
-    /// Appends the answer to one option; returns an outcome if it ends the haggling.
+    /// Appends the answer to one option. Returns an outcome if the option ends the haggling.
     fn answer(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Option<Outcome> {
         let acknowledge =
             |out: &mut Vec<u8>| wire::append_option_reply(out, option, reply::ACK, &[]);
@@ -350,8 +350,8 @@ impl Haggling<'_> {
         Ok(())
     }
 
-    /// Returns the names of the earlier states with which an export can be compared: for an earlier
-    /// state, the states before it.
+    /// Returns the names of the earlier states with which an export can be compared. For an earlier
+    /// state, these are the states before it.
     fn states(&self, index: usize) -> Vec<&str> {
         let offers = self.terms.offers;
         let offer = &offers[index];
@@ -372,7 +372,7 @@ impl Haggling<'_> {
         Ok((self.find(request.name)?, request))
     }
 
-    /// Appends the requested information about an export; returns the outcome if the client
+    /// Appends the requested information about an export. Returns the outcome if the client
     /// proceeds with it.
     fn inform(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Outcome, Refusal> {
         let request = InfoRequest::decode(data);
@@ -429,7 +429,7 @@ impl Haggling<'_> {
         }
     }
 
-    /// Lists the available names: a readable number of them, in a string that the protocol allows.
+    /// Lists a limited number of the available names, in a string that the protocol allows.
     fn unknown(&self) -> String {
         const NAMES: usize = 8;
         let mut names: Vec<_> =
@@ -452,8 +452,8 @@ impl Haggling<'_> {
         Dialect { headers: self.headers, contexts, changes }
     }
 
-    /// Returns the transmission flags. All connections see one disk and one flush covers them all,
-    /// so that clients may use several.
+    /// Returns the transmission flags. All connections access one disk and one flush covers them
+    /// all, so clients may use several.
     fn transmission_flags(&self, shape: Shape) -> u16 {
         let mut flags = transmission::HAS_FLAGS
             | transmission::SEND_FLUSH

@@ -2,11 +2,11 @@
 //!
 //! The files have the names that qemu and libnbd use, in one directory: `server-cert.pem` (the
 //! certificate, followed by intermediate ones), `server-key.pem`, and, to verify clients,
-//! `ca-cert.pem` and optionally `ca-crl.pem`. TLS 1.2 and 1.3 with the defaults of the library; no
-//! pre-shared keys, which the library does not offer.
+//! `ca-cert.pem` and optionally `ca-crl.pem`. TLS 1.2 and 1.3 with the defaults of the library;
+//! pre-shared keys are not supported by the library.
 //!
-//! An identity does not change. A server that gets another identity uses it for new connections,
-//! and asks it whether the present clients would still be accepted.
+//! An identity never changes. A server that gets another identity uses it for new connections, and
+//! checks with it whether the present clients would still be accepted.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -28,7 +28,7 @@ const KEY: &str = "server-key.pem";
 const AUTHORITY: &str = "ca-cert.pem";
 const REVOKED: &str = "ca-crl.pem";
 
-/// The identity of a server, and which clients it accepts.
+/// The identity of a server, including the clients that it accepts.
 #[derive(Clone)]
 pub struct Identity {
     config: Arc<ServerConfig>,
@@ -48,11 +48,11 @@ struct Files<'a> {
 impl Identity {
     /// Reads the files of a directory; see the header of the module. With `verifies_clients`, a
     /// client needs a certificate that the authority in `ca-cert.pem` has signed and that
-    /// `ca-crl.pem`, if it exists, does not revoke; a list that has expired accepts no client.
-    /// Warns if every user can read the key.
+    /// `ca-crl.pem`, if it exists, does not revoke. If that list has expired, no client is
+    /// accepted. Logs a warning if every user can read the key.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] and the like for a file; [`ErrorKind::InvalidInput`] if the content
+    /// [`ErrorKind::NotFound`] and similar for a file; [`ErrorKind::InvalidInput`] if the content
     /// of a file is invalid, or if key and certificate do not belong together.
     pub fn load(directory: &Path, verifies_clients: bool) -> Result<Self> {
         let mut files = Files { directory, hasher: DefaultHasher::new() };
@@ -94,8 +94,7 @@ impl Identity {
         Ok(Self { config: Arc::new(config), verifier, validities, fingerprint })
     }
 
-    /// Returns the validity of the server's certificates, the authorities and the lists of
-    /// revocations.
+    /// Returns the validity of the server's certificates, the authorities and the revocation lists.
     pub fn validities(&self) -> &[Validity] {
         &self.validities
     }
@@ -104,7 +103,7 @@ impl Identity {
         self.config.clone()
     }
 
-    /// Returns whether a client that has shown this chain of certificates, or none, is accepted
+    /// Returns whether a client that has presented this certificate chain, or none, is accepted
     /// now.
     pub(super) fn accepts(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
         let Some(verifier) = &self.verifier else { return true };
@@ -120,7 +119,7 @@ impl PartialEq for Identity {
     }
 }
 
-/// Shows no key.
+/// Does not show the key.
 impl fmt::Debug for Identity {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Identity").field("validities", &self.validities).finish()

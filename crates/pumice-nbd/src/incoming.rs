@@ -1,8 +1,8 @@
-//! The receiving half of a connection: a channel, and the bytes received and not yet used.
+//! The receiving half of a connection: a channel, and its received and not yet consumed bytes.
 //!
-//! One receive asks for as much as the buffer holds, so that a client with many requests in flight
-//! has a dozen of them delivered together. Large payloads bypass the buffer and go directly to
-//! their destination. Does not interpret messages: it deals in byte counts.
+//! One receive requests as many bytes as the buffer holds, so that a client with many requests in
+//! flight has a dozen of them delivered together. Large payloads bypass the buffer and go directly
+//! to their destination. This module does not interpret messages; it handles byte counts.
 
 #![expect(
     clippy::indexing_slicing,
@@ -48,7 +48,7 @@ impl Incoming {
         &self.buffer[self.unread.clone()]
     }
 
-    /// Returns the first `N` unread bytes; receives until there are `N`.
+    /// Returns the first `N` unread bytes. Receives until there are `N`.
     ///
     /// # Errors
     /// See [`Self::fill`].
@@ -60,8 +60,8 @@ impl Incoming {
     /// Receives until at least `length` bytes, at most [`BUFFER_BYTES`], are unread.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the peer closes first, with the bytes so far left unread; errors of the
-    /// socket.
+    /// `UnexpectedEof` if the peer closes first, in which case the bytes so far remain unread;
+    /// errors of the socket.
     pub(super) async fn fill(&mut self, length: usize) -> io::Result<()> {
         assert!(length <= BUFFER_BYTES, "a message longer than the receive buffer");
         while self.unread.len() < length {
@@ -141,7 +141,7 @@ impl Incoming {
     }
 }
 
-/// Returns the length of a receive. The end of the stream is an error; an interruption is no
+/// Returns the length of a receive. The end of the stream is an error; an interruption counts as no
 /// progress.
 fn some_bytes(result: io::Result<usize>) -> io::Result<usize> {
     match result {

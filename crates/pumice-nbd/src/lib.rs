@@ -1,14 +1,14 @@
 //! A server and a client for NBD, the Network Block Device protocol.
 //!
-//! The [`Server`] speaks the fixed newstyle handshake, simple, structured and extended replies,
-//! metadata contexts and TLS, and serves any number of exports. An [`Export`] is anything that
-//! implements [`Disk`]: a Pumice drive, or your own. The [`Client`] reads, writes, flushes and
+//! The [`Server`] supports the fixed newstyle handshake, simple, structured and extended replies,
+//! metadata contexts and TLS, and serves any number of exports. An [`Export`] serves anything that
+//! implements [`Disk`]: a Pumice drive, or your own type. The [`Client`] reads, writes, flushes and
 //! trims an export of any server.
 //!
 //! A server and its disks run on the one thread of a [`Runtime`]; each connection is one task. If
-//! disks are on several threads, one server in front of the others accepts clients, performs
-//! handshakes, and passes each client to the thread of its disk: [`Server::in_front_of`]. The crate
-//! knows neither segments nor the format of a drive.
+//! disks are on several threads, a front server accepts clients, performs handshakes, and passes
+//! each client to the thread of its disk: [`Server::in_front_of`]. The crate has no notion of
+//! segments or of the format of a drive.
 //!
 //! ```
 //! use std::rc::Rc;
@@ -44,8 +44,8 @@
 //! # }
 //! ```
 //!
-//! The server supports neither oldstyle clients nor pre-shared TLS keys. The client offers neither
-//! TLS nor structured replies, and does not reconnect.
+//! The server supports neither oldstyle clients nor pre-shared TLS keys. The client supports
+//! neither TLS nor structured replies, and does not reconnect.
 //!
 //! # How the server works
 //!
@@ -70,15 +70,15 @@
 //! ```
 //!
 //! **Expected cost of a request.** A 4 KiB write at depth 32 is 28 + 4096 bytes in and 16 bytes
-//! out. One 64 KiB receive brings 15 of them and one send answers 15, so the two system calls
-//! (about 1.5 us each, and 64 KiB of copying in the kernel, about 8 us) come to 0.8 us for each
-//! request; decoding and checking to less than 0.1 us. The rest is the cost of the disk. At depth 1
-//! each request takes one receive and one send, and the wake-ups of the client and of the kernel
+//! out. One 64 KiB receive delivers 15 of them and one send answers 15. The two system calls (about
+//! 1.5 us each, and 64 KiB of copying in the kernel, about 8 us) therefore cost 0.8 us per request,
+//! and decoding and checking less than 0.1 us. The rest is the cost of the disk. At depth 1, each
+//! request costs one receive and one send, and the wake-ups of the client and of the kernel
 //! dominate.
 //!
 //! **Measured cost**, over a disk in memory with a runtime on `poll` (fio, nbd engine, 20,000
 //! requests of 4 KiB, Unix socket): at depth 32, 1,882 receives and 631 sends for writes, 2,851 and
-//! 2,836 for reads; at depth 1 one send for each request, one receive for each read and 1.01 for
+//! 2,836 for reads; at depth 1, one send for each request, one receive for each read and 1.01 for
 //! each write (the client sends header and payload separately).
 //!
 //! **Allocations** after warm-up: the future of the disk for each request, except for a write that
@@ -88,20 +88,20 @@
 //! |---|---|
 //! | `wire`, `chunks` | bytes of the protocol, error values |
 //! | `contexts` | metadata contexts |
-//! | `request` | which requests are accepted |
-//! | `disk`, `any_disk` | the interface of a served disk, and the same as an object |
+//! | `request` | validation of requests |
+//! | `disk`, `any_disk` | the interface of a served disk, and the same as a trait object |
 //! | `export` | a disk and its name |
 //! | `handshake` | options |
-//! | `channel`, `tls` | a socket, clear or encrypted |
+//! | `channel`, `tls` | a socket, in plain text or encrypted |
 //! | `identity`, `certificate` | identity of the server, and names of its clients |
 //! | `policy`, `rate` | access to exports, and limits of their use |
 //! | `caller`, `roster` | clients as other threads see them |
-//! | `notices` | lines of the log about clients |
+//! | `notices` | log lines about clients |
 //! | `incoming`, `replies` | the two halves of a channel |
 //! | `receive` | requests as they arrive |
-//! | `slots`, `execute` | requests in flight, and how each is carried out |
+//! | `slots`, `execute` | requests in flight, and their execution |
 //! | `read_reply`, `block_status` | requests whose replies carry data |
-//! | `spare_time` | the part of a thread that BLOCK_STATUS may take |
+//! | `spare_time` | the share of a thread that BLOCK_STATUS may use |
 //! | `budget` | memory for payloads |
 //! | `session` | state shared by the parts of a connection |
 //! | `connection`, `server` | the order of steps |
@@ -113,7 +113,7 @@
 //!
 //! [`Runtime`]: pumice_drive::runtime::Runtime
 
-// Applies to the code outside of tests; tests index and cast values that they made themselves.
+// Applies to code outside of tests. Tests index and cast values that they created themselves.
 #![cfg_attr(
     not(test),
     warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::indexing_slicing)
@@ -175,7 +175,7 @@ pub use roster::{Listed, Roster};
 pub use server::{Options, Security, Server};
 pub use tally::Tally;
 
-/// Length of the pieces in which longer requests are streamed, in bytes. After a crash a write up
-/// to this length is present completely or not at all; for a longer write this holds for each
+/// Length of the pieces in which longer requests are streamed, in bytes. After a crash, a write up
+/// to this length is present completely or not at all; for a longer write, this applies to each
 /// piece.
 const PIECE_BYTES: usize = 1 << 20;

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the file of a Unix socket is removed when its [`Listener`] is dropped, unless
 //! another server has replaced it by then; if several servers find the socket of a dead one,
-//! exactly one replaces it. Does not accept connections and knows no protocol.
+//! exactly one replaces it. This module does not accept connections and implements no protocol.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,35 +23,35 @@ use serde::{Deserialize, Serialize};
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Time to wait for the lock of a socket's directory: other servers hold it for the few system
+/// Maximum wait for the lock of a socket's directory. Other servers hold it for the few system
 /// calls of a bind, but any process that can read the directory could hold it.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Clients that may wait to be accepted, as in the standard library.
+/// Maximum number of clients waiting to be accepted, as in the standard library.
 const BACKLOG: i32 = 128;
 
 /// Idle time until a TCP connection is probed, interval of the probes, and number of unanswered
 /// probes after which the connection is dropped: after five minutes. Arbitrary, but a client whose
-/// host is gone must not hold its connection for the hours that are the system's default.
+/// host has vanished must not hold its connection for hours, as with the default of the system.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBES: u32 = 8;
 
-/// Time after which a TCP connection is dropped whose peer takes no data: the same five minutes, in
-/// ms.
+/// Time after which a TCP connection is dropped whose peer accepts no data: the same five minutes,
+/// in ms.
 const USER_TIMEOUT_MS: u32 = 300_000;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Listen {
-    /// A socket file; its path is at most 107 bytes.
+    /// A socket file. Its path is at most 107 bytes.
     Unix(PathBuf),
     /// A TCP address; port 0 lets the system choose one.
     Tcp(SocketAddr),
 }
 
-/// Permissions and owner of a Unix socket; `None` keeps the default of the operating system.
+/// Permissions and owner of a Unix socket. `None` means the default of the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Permissions, at most 0o777; connecting needs write permission.
@@ -67,14 +67,14 @@ pub struct Listener {
     address: BoundAddress,
 }
 
-/// The address of a [`Listener`], which may be gone by now.
+/// The address of a [`Listener`], which may no longer exist.
 #[derive(Clone, Debug)]
 pub struct Endpoint(BoundAddress);
 
 /// Address of a [`Listener`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum BoundAddress {
-    /// Path of the socket, with device and inode if the file is ours to remove.
+    /// Path of the socket, with device and inode if this process must remove the file.
     Unix {
         #[serde(with = "path_bytes")]
         path: PathBuf,
@@ -118,7 +118,7 @@ impl Listener {
     }
 
     /// Returns the listening sockets passed to this process at its start, as systemd does
-    /// (`LISTEN_FDS`, `LISTEN_PID`); their files stay when they are dropped.
+    /// (`LISTEN_FDS`, `LISTEN_PID`). Their files are not removed when they are dropped.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if one of them is not a listening stream socket.
@@ -168,8 +168,8 @@ impl Listener {
             let what = format!("socket path {} is too long: use a shorter one", path.display());
             Error::new(ErrorKind::InvalidInput, what).caused_by(io::Error::from(error))
         })?;
-        // Between bind and listen a new socket refuses connections like a dead one, and a dead one
-        // may be replaced between the check and its removal: the lock admits one server at a time.
+        // Between bind and listen, a new socket refuses connections like a dead one, and a dead one
+        // may be replaced between the check and its removal. The lock admits one server at a time.
         let _lock = lock_directory(&path, LOCK_LIMIT)?;
         let failed = |error: Errno| bind_error(&path.display().to_string(), error.into());
         let flags = SocketFlags::CLOEXEC;
@@ -213,12 +213,12 @@ impl Listener {
         self.endpoint().uri(export, needs_tls)
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address on which it listens.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint(self.address.clone())
     }
 
-    /// Returns a listener of a socket that listens already.
+    /// Returns a listener for a socket that already listens.
     pub(super) fn at(address: BoundAddress, socket: OwnedFd) -> Self {
         Self { socket: Arc::new(socket), address }
     }
@@ -227,7 +227,7 @@ impl Listener {
         &self.address
     }
 
-    /// Returns the TCP address, with the port that clients connect to; `None` for a Unix socket.
+    /// Returns the TCP address, with the port to which clients connect; `None` for a Unix socket.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match self.address {
             BoundAddress::Tcp(address) => Some(address),
@@ -243,10 +243,10 @@ impl Listener {
     /// Sets the options of an accepted socket.
     ///
     /// TCP_NODELAY, because a reply must not wait for the next one; keep-alive and a time limit for
-    /// sending, because a host that vanished would otherwise hold its connection for hours.
+    /// sending, because a vanished host would otherwise hold its connection for hours.
     ///
     /// # Errors
-    /// The peer may be gone already.
+    /// The peer may have left already.
     pub(super) fn prepare(&self, accepted: &OwnedFd) -> io::Result<()> {
         if let BoundAddress::Tcp(_) = self.address {
             net::sockopt::set_tcp_nodelay(accepted, true)?;
@@ -277,7 +277,7 @@ impl Endpoint {
 }
 
 impl Access {
-    /// Binds a socket, whose file has the permissions from the beginning.
+    /// Binds a socket. Its file has the permissions from the beginning.
     fn bind(self, socket: &OwnedFd, address: &SocketAddrUnix) -> rustix::io::Result<()> {
         let Some(mode) = self.mode else { return net::bind(socket, address) };
         // Setting them afterwards, by name, could reach another file.
@@ -316,8 +316,9 @@ fn bind_error(address: &str, error: io::Error) -> Error {
 }
 
 /// Locks the directory of `path` until the file is dropped; `None` if another process holds the
-/// lock for longer than `limit`. Any process may hold it, and must not keep the server from
-/// starting: without the lock, only the order of servers that start at the same moment is lost.
+/// lock for longer than `limit`. Any process may hold the lock, and must not prevent the server
+/// from starting. Without the lock, only the order of servers that start at the same moment is
+/// lost.
 fn lock_directory(path: &Path, limit: Duration) -> Result<Option<File>> {
     let directory = path.parent().unwrap_or(path);
     let failed = |error| Error::os(format!("cannot use the folder {}", directory.display()), error);
@@ -326,7 +327,7 @@ fn lock_directory(path: &Path, limit: Duration) -> Result<Option<File>> {
     // The system has no lock with a time limit, so a thread waits for it.
     std::thread::spawn(move || {
         let locked = file.lock().map(|()| file);
-        // After the limit the receiver is gone; the file is dropped, and unlocked, here.
+        // After the limit, the receiver no longer exists; the file is dropped, and unlocked, here.
         let _ = sender.send(locked);
     });
     match receiver.recv_timeout(limit) {
@@ -366,7 +367,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-/// Bytes that stay as they are in a URI's path and query: the unreserved ones of RFC 3986, and the
+/// Bytes that are not escaped in a URI's path and query: the unreserved ones of RFC 3986, and the
 /// slash, so that paths stay readable.
 const UNESCAPED: AsciiSet =
     NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -378,7 +379,7 @@ pub(super) fn percent_encode(bytes: &[u8]) -> PercentEncode<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a dead server's socket is replaced, a live one's is not, and nothing else is removed.
+    //! Goal: a dead server's socket is replaced, a live one's is not, and no other file is removed.
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -424,7 +425,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Guards against a server that finds a dead socket, and removes the live one that another
+    /// Guards against a server that finds a dead socket and removes the live one that another
     /// server has created in between.
     #[test]
     fn of_servers_that_find_a_stale_socket_one_gets_it() {
@@ -486,7 +487,7 @@ mod tests {
         assert_eq!(mode(&path), 0o666);
     }
 
-    /// Guards against a process that locks the folder, and keeps every server from starting.
+    /// Guards against a process that locks the folder and prevents every server from starting.
     #[test]
     fn a_lock_that_is_held_by_others_is_not_waited_for_long() {
         let directory = tempfile::tempdir().unwrap();

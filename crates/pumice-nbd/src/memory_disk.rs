@@ -1,4 +1,4 @@
-//! A disk in memory, for examples and for tests of protocols: on request it fails, waits, or
+//! A disk in memory, for examples and for tests of protocols. On request, it fails, waits, or
 //! refuses to complete a write immediately, and it records its calls.
 
 use std::cell::{Cell, RefCell};
@@ -14,12 +14,12 @@ pub const SIZE: u64 = 40 << 20;
 /// A block of zeroes.
 const ZEROES: [u8; 4096] = [0; 4096];
 
-/// Calls that are recorded.
+/// Maximum number of recorded calls.
 const CALLS_MAX: usize = 100;
 
-/// A disk in memory that fails, waits and records as a test demands.
+/// A disk in memory that fails, waits and records as a test requires.
 ///
-/// Panics when a request lies outside of the disk: a server must never let such a request through.
+/// Panics when a request is outside of the disk: a server must never let such a request through.
 ///
 /// ```
 /// use pumice_nbd::memory_disk::MemoryDisk;
@@ -45,23 +45,23 @@ pub struct MemoryDisk {
     pub gates_flush: bool,
     /// Lists of extents wait until the gate opens.
     pub gates_extents: bool,
-    /// Requested lists of extents.
+    /// Number of requested lists of extents.
     pub listed: Cell<u64>,
-    /// Lists of extents that wait at the gate.
+    /// Number of lists of extents that wait at the gate.
     pub waiting: Cell<u64>,
-    /// The most lists of extents that waited at the gate at a time.
+    /// Maximum number of lists of extents that waited at the gate at the same time.
     pub waited_together: Cell<u64>,
-    /// Any other read opens the gate, too.
+    /// Any other read opens the gate too.
     pub is_opened_by_reads: bool,
     /// Whether the gate is open.
     pub is_open: Cell<bool>,
     /// Wakes the requests that wait at the gate.
     pub opened: WaitQueue,
-    /// The first 100 calls that change or prefetch something, as text.
+    /// The first 100 calls that change or prefetch data, as text.
     pub calls: RefCell<Vec<String>>,
-    /// Requests that succeeded, except for extents.
+    /// Number of requests that succeeded, except for extents.
     pub completed: Cell<u64>,
-    /// Requests that failed, except for extents.
+    /// Number of requests that failed, except for extents.
     pub failed: Cell<u64>,
 }
 
@@ -121,7 +121,7 @@ impl MemoryDisk {
         index(offset)..index(end)
     }
 
-    /// Counts a request; fails it if it touches the byte that fails.
+    /// Counts a request, and fails it if it touches the failing byte.
     fn touch(&self, offset: u64, length: u64) -> Result<std::ops::Range<usize>> {
         let range = self.range(offset, length);
         if let Err(error) = self.failure_of(offset, length) {
@@ -221,7 +221,7 @@ impl Disk for MemoryDisk {
     }
 
     /// Reports 4 KiB blocks. A block of zeroes is a hole if its number is odd, and zeroes if it is
-    /// even; any other block takes as many bytes as its number.
+    /// even; any other block occupies as many bytes as its number.
     async fn extents(
         &self,
         offset: u64,
@@ -258,7 +258,8 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    /// Knows the state in which the disk was made, `new`: blocks of zeroes count as unchanged.
+    /// Supports the state in which the disk was created, `new`: blocks of zeroes count as
+    /// unchanged.
     async fn changes(
         &self,
         since: &str,

@@ -1,4 +1,4 @@
-//! Lines of the log about clients. No client can cause many of them.
+//! Log lines about clients. No client can cause many of them.
 //!
 //! Two kinds are counted separately, so that refused clients cannot hide admitted ones.
 
@@ -7,8 +7,9 @@ use std::fmt::Display;
 
 use super::caller::{Caller, Counted};
 
-/// Lines of one kind that may be logged in a burst, and the time after which there may be one more.
-/// Arbitrary: enough for every client of a usual server, and an hour of noise is 3600 lines.
+/// Number of lines of one kind that may be logged in a burst, and the time after which one more is
+/// allowed. Arbitrary: enough for every client of a typical server, and an hour of noise is 3600
+/// lines.
 const LINES_MAX: u64 = 64;
 const LINE_NS: u64 = 1_000_000_000;
 
@@ -22,7 +23,7 @@ pub(super) struct Notices {
 /// Lines of one kind.
 #[derive(Debug, Default)]
 struct Quota {
-    /// When all lines so far are paid for: one each [`LINE_NS`].
+    /// Time when all lines so far are paid for: one each [`LINE_NS`].
     paid_ns: Cell<u64>,
     /// Lines omitted since the last one.
     omitted: Cell<u64>,
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(quota.take(LINE_NS), None);
         assert_eq!(quota.take(2 * LINE_NS), Some(10_001 - LINES_MAX));
         assert_eq!(quota.take(2 * LINE_NS), None);
-        // A quiet while fills the quota again.
+        // A quiet period restores the quota.
         assert_eq!(logged(10_000, 1_000 * LINE_NS) as u64, LINES_MAX);
     }
 }

@@ -1,10 +1,10 @@
 //! Access to exports, and limits on the use of a server.
 //!
 //! Admission depends on properties that a client cannot forge: the address of its connection, the
-//! user of its process as the kernel reports it, and the names in a certificate that TLS has
+//! user of its process as reported by the kernel, and the names in a certificate that TLS has
 //! verified. A list admits only the clients on it, so that an omission denies access:
 //!
-//! | list | who must be on it |
+//! | list | applies to |
 //! |---|---|
 //! | certificates | every client |
 //! | addresses, users | clients over TCP by their address, over Unix sockets by their user |
@@ -21,13 +21,13 @@ use super::rate::Rate;
 /// The rules for the use of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Names; a client's certificate must have one of them, as common or alternative name.
+    /// Names. A client's certificate must have one of them, as common or alternative name.
     pub certificates: Option<Vec<String>>,
     /// Addresses of clients over TCP.
     pub addresses: Option<Vec<IpNet>>,
     /// User numbers of clients over Unix sockets.
     pub users: Option<Vec<u32>>,
-    /// Concurrent connections of all clients.
+    /// Maximum number of concurrent connections of all clients.
     pub connections_max: Option<usize>,
     /// Rate of the requests of all clients together.
     pub rate: Rate,
@@ -38,23 +38,23 @@ pub struct Rules {
 pub struct Policy {
     /// Rules by the name of the export. Every client may use an export without rules.
     pub rules: BTreeMap<String, Rules>,
-    /// Whether the names of exports are hidden from clients, which must then know the name they
-    /// want.
+    /// Whether the names of exports are hidden from clients, which must then know the name of their
+    /// export.
     pub hides_names: bool,
-    /// Concurrent connections from one address, or of one user over Unix sockets.
+    /// Maximum number of concurrent connections from one address, or of one user over Unix sockets.
     pub connections_per_peer_max: Option<usize>,
-    /// Longest time without requests, in nanoseconds; a client is then disconnected.
+    /// Longest time without requests, in nanoseconds. A client is then disconnected.
     pub idle_max_ns: Option<u64>,
 }
 
 impl Rules {
-    /// Returns why a client may not use the export.
+    /// Returns the reason why a client may not use the export.
     pub(super) fn objection(&self, caller: &Caller) -> Option<&'static str> {
         if let Some(allowed) = &self.certificates {
             let Some(certificate) = caller.certificate() else {
                 return Some("the export needs a client certificate");
             };
-            // Names of hosts are case-insensitive, and no authority is expected to distinguish two
+            // Host names are case-insensitive, and no authority is expected to distinguish two
             // clients by case.
             let is_allowed =
                 |name: &String| allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name));
@@ -84,12 +84,12 @@ impl Rules {
 }
 
 impl Policy {
-    /// Returns why a client may not use the export of this name, connections aside.
+    /// Returns the reason why a client may not use the export of this name, connections aside.
     pub(super) fn objection(&self, export: &str, caller: &Caller) -> Option<&'static str> {
         self.rules.get(export)?.objection(caller)
     }
 
-    /// Returns the limit of the rate of an export.
+    /// Returns the rate limit of an export.
     pub(super) fn rate(&self, export: &str) -> Rate {
         self.rules.get(export).map_or(Rate::default(), |rules| rules.rate)
     }
@@ -97,7 +97,7 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a list admits the clients on it and no others, in any form of a name or an address.
+    //! Goal: a list admits only the clients on it, in any form of a name or an address.
     use super::*;
 
     fn lets_in(rules: &Rules, caller: &Caller) -> bool {
@@ -123,7 +123,7 @@ mod tests {
             ("192.0.2.6:1", false),
             ("[2001:db8::1]:1", true),
             ("[2001:db9::1]:1", false),
-            // IPv4, accepted by a socket of IPv6.
+            // An IPv4 address, accepted by an IPv6 socket.
             ("[::ffff:10.0.0.1]:1", true),
             ("[::ffff:11.0.0.1]:1", false),
         ] {

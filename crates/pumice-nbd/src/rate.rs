@@ -1,4 +1,4 @@
-//! Limits of the rate of an export's requests.
+//! Rate limits for the requests of an export.
 //!
 //! ```text
 //!  now                 paid_ns
@@ -7,23 +7,23 @@
 //! ```
 //!
 //! A request of any length pays when it starts, and later requests wait: a long request need not
-//! save up first, and a client that leaves while it waits has paid nothing. Without limits a
+//! save up first, and a client that leaves while it waits has paid nothing. Without limits, a
 //! request costs two loads of words that are written only when the configuration changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Burst after a pause: as much as the limits allow in this time. Arbitrary: long enough for the
-/// bursts of a file system, and too short to be noticed as a change of speed.
+/// Burst after a pause: the amount that the limits allow in this time. Arbitrary: long enough for
+/// the bursts of a file system, and too short to be noticed as a change of speed.
 const BURST_NS: u64 = 100_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The limits for all clients of an export together; `None` for no limit, and zero counts as one.
+/// The limits for all clients of an export together. `None` means no limit, and zero counts as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
-    /// Requests in each second.
+    /// Requests per second.
     pub operations: Option<u64>,
-    /// Bytes read and written in each second.
+    /// Bytes read and written per second.
     pub bytes: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ impl Limits {
 }
 
 impl Paid {
-    /// Starts a request of `bytes` bytes. Returns how long it has to wait if that would exceed the
-    /// limits.
+    /// Starts a request of `bytes` bytes. If that would exceed the limits, returns how long it has
+    /// to wait.
     pub(super) fn start(&self, limits: &Limits, bytes: u64, now_ns: u64) -> Result<(), u64> {
         let (operations, byte_limit) = limits.get();
         let wait = |limit: u64, paid: &AtomicU64| match limit {
@@ -88,8 +88,8 @@ impl Paid {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: within a second no more requests start than the limits and the burst allow, and none
-    //! waits forever. Method: a clock of numbers.
+    //! Goal: within a second, no more requests start than the limits and the burst allow, and none
+    //! waits forever. Method: time is a plain number.
     use super::*;
 
     /// Returns the number of requests of `bytes` bytes that start until `end_ns`.

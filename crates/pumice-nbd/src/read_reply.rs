@@ -1,10 +1,10 @@
-//! Replies to READ, in the form that the handshake negotiated.
+//! Replies to READ, in the negotiated form.
 //!
 //! Short reads are copied into the buffer of replies. From [`READ_DIRECT_BYTES`] on, data is sent
-//! from the buffer it was read into. Where replies come in chunks, ranges of zeroes are sent as
-//! holes without data, and a failure is reported with its offset: the rest of a chunk that has to
-//! be whole, and has begun, is then zeroes. A simple reply cannot become an error once it has
-//! begun: the connection ends, as the protocol demands. The server therefore reads as much as
+//! from the buffer into which it was read. If replies consist of chunks, ranges of zeroes are sent
+//! as holes without data, and a failure is reported with its offset. If a chunk that must be
+//! complete has begun, the rest of it is then zeroes. A simple reply cannot become an error once it
+//! has begun: the connection ends, as the protocol requires. The server therefore reads as much as
 //! possible before it starts such a reply.
 
 #![expect(clippy::cast_possible_truncation, reason = "`request::check` limits reads to 32 MiB")]
@@ -24,13 +24,13 @@ use crate::AnyDisk;
 use crate::disk::{Content, Extent};
 use pumice_drive::base::Result;
 
-/// Reads of at least this length are sent from the buffer they were read into. Below, copying to
-/// the send buffer costs less than a separate send (copying 64 KiB takes about 5 us); the exact
+/// Reads of at least this length are sent from the buffer into which they were read. Below, copying
+/// to the send buffer costs less than a separate send (copying 64 KiB takes about 5 us); the exact
 /// value is arbitrary.
 const READ_DIRECT_BYTES: usize = 64 << 10;
 
-/// Shortest run of zeroes sent as a hole of its own: it also ends the chunk before it, and each
-/// chunk is a send. Arbitrary within a factor of four.
+/// Shortest run of zeroes that is sent as a separate hole: it also ends the chunk before it, and
+/// each chunk is a send. Arbitrary within a factor of four.
 const HOLE_BYTES_MIN: u64 = 32 << 10;
 
 /// Maximum number of parts of a read; the rest is then read as data.
@@ -53,7 +53,7 @@ pub(super) async fn read(session: &Session, command: Command) {
     if length < READ_DIRECT_BYTES {
         return read_short(session, command).await;
     }
-    // If the disk changes by itself, all parts are of one moment.
+    // If the disk changes by itself, all parts represent the same moment.
     let pinned = session.export.disk.pinned();
     let is_whole = pinned.is_some()
         || session.dialect.headers == Headers::Simple
@@ -83,7 +83,7 @@ async fn read_short(session: &Session, command: Command) {
     session.log_failure(&command, &result);
 }
 
-/// Sends one header and all data after it. Reads everything in one step if the budget has room for
+/// Sends one header and all data after it. Reads everything in one step if the budget has space for
 /// it, otherwise piece by piece.
 async fn read_whole(
     session: &Session,
@@ -105,7 +105,7 @@ async fn read_whole(
         session.append_failure(&command, error, None);
         return result;
     }
-    // A chunk that may still fail is not the last of its reply.
+    // A chunk that may still fail is not the last one of its reply.
     let in_one = piece == length;
     let data = (command.offset, length);
     let start = write_head(session, &command, &mut payload.buffer, data, in_one);
@@ -147,7 +147,7 @@ async fn read_whole(
     result
 }
 
-/// Reads the first part of a read, before anything is sent; pins the disk anew if the pinned one
+/// Reads the first part of a read, before anything is sent. Pins the disk again if the pinned one
 /// can no longer be read.
 async fn read_first(
     session: &Session,
@@ -213,7 +213,7 @@ async fn acquire(session: &Session, length: usize) -> Payload {
 }
 
 /// Writes the header of a part of the reply, an offset and a length in bytes, before the data in
-/// `buffer`; returns its start.
+/// `buffer`, and returns its start.
 fn write_head(
     session: &Session,
     command: &Command,
@@ -225,7 +225,7 @@ fn write_head(
     session.reply_to(command).write_data_head(head, offset, length, is_last)
 }
 
-/// Cuts a read into ranges of zeroes and ranges to read.
+/// Divides a read into ranges of zeroes and ranges to read.
 async fn parts(disk: &dyn AnyDisk, command: &Command) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut visit = |extent| {
@@ -250,7 +250,7 @@ fn extend(parts: &mut Vec<Part>, command: &Command, extent: Extent) {
     }
 }
 
-/// Turns short runs of zeroes, and ranges without a reported extent, into data.
+/// Converts short runs of zeroes, and ranges without a reported extent, into data.
 fn merge(parts: &[Part], command: &Command) -> Vec<Part> {
     let mut merged: Vec<Part> = Vec::with_capacity(parts.len() + 1);
     let covered_end = parts.last().map_or(command.offset, |last| last.offset + last.length);
@@ -268,7 +268,7 @@ fn merge(parts: &[Part], command: &Command) -> Vec<Part> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the parts of a read cover it once, and only long zeroes are holes.
+    //! Goal: the parts of a read cover it exactly once, and only long zeroes are holes.
     use super::*;
     use crate::Durability;
 

@@ -1,10 +1,10 @@
-//! The transmission phase: takes requests off the stream, refuses invalid ones, carries out a write
-//! immediately if possible, and hands the other requests to slots.
+//! The transmission phase: takes requests from the stream, refuses invalid ones, executes a write
+//! immediately if possible, and passes the other requests to slots.
 //!
-//! A write is carried out immediately if its payload is in the receive buffer and the disk can take
-//! it without waiting: no copy, no allocation, no change of task. Every other request gets a slot
-//! with a buffer of its own. Waiting here (for a slot, memory, or room for replies) stops this
-//! connection's reading and nothing else: that is the back-pressure on its client.
+//! A write is executed immediately if its payload is in the receive buffer and the disk can accept
+//! it without waiting: no copy, no allocation, no task switch. Every other request gets a slot with
+//! a buffer of its own. Waiting here (for a slot, memory, or space for replies) stops only the
+//! reading of this connection: that is the back-pressure on its client.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -34,11 +34,11 @@ use pumice_drive::base::Clock;
 
 /// Payloads up to this length go through the receive buffer: a fragment is moved to the start of
 /// the buffer (at most 32 KiB, about 1 us) and completed there. Half of the buffer, so that every
-/// receive still asks for at least the other half.
+/// receive still requests at least the other half.
 const PAYLOAD_BUFFERED_BYTES: usize = super::incoming::BUFFER_BYTES / 2;
 
-/// Longest payload of a refused request that is skipped to stay in step; a longer one ends the
-/// connection. Twice the allowed length, so that a client with an honest mistake gets its error
+/// Longest payload of a refused request that is skipped to stay synchronized; a longer one ends the
+/// connection. Twice the allowed length, so that a client with an honest mistake receives its error
 /// value.
 const PAYLOAD_SKIPPED_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
 
@@ -55,7 +55,7 @@ pub(super) enum End {
     Stream(io::Error),
     /// The client violated the protocol.
     Violation(&'static str),
-    /// The server hands the connection over; the unread bytes start with a request.
+    /// The server hands over the connection; the unread bytes start with a request.
     Parked,
 }
 
@@ -88,7 +88,7 @@ async fn read_request(
     let header_bytes = session.dialect.headers.request_bytes();
     let stage = &session.shared.stage;
     loop {
-        // Requests of a client that has left are not carried out.
+        // Requests of a client that has left are not executed.
         if session.replies.has_failed() {
             return Err(End::Stream(io::ErrorKind::BrokenPipe.into()));
         }
@@ -138,8 +138,9 @@ async fn read_request(
     Ok(())
 }
 
-/// Waits until the limits of the export let a request of `bytes` bytes start. The connection is at
-/// rest in the meantime: its client is parked, and a server that shuts down does not wait for it.
+/// Waits until the limits of the export allow a request of `bytes` bytes to start. The connection
+/// counts as idle meanwhile: its client is parked, and a server that shuts down does not wait for
+/// it.
 async fn await_turn(session: &Session, bytes: u64) -> Result<(), End> {
     let Shared { runtime, stage, changed, .. } = &*session.shared;
     let Export { limits, paid, .. } = &*session.export;
@@ -150,7 +151,7 @@ async fn await_turn(session: &Session, bytes: u64) -> Result<(), End> {
             Stage::Open | Stage::Closed => {}
         }
         let Err(wait_ns) = paid.start(limits, bytes, runtime.now_ns()) else { return Ok(()) };
-        // Nothing is received here that would reveal a hang-up.
+        // No receive is in progress here that would reveal a hang-up.
         if has_hung_up(&session.caller.socket) {
             return Err(End::Stream(io::ErrorKind::ConnectionReset.into()));
         }
@@ -209,8 +210,8 @@ async fn write(
     Ok(())
 }
 
-/// Receives a payload directly into its own buffers. A payload above one piece is written piece by
-/// piece, while the next piece arrives.
+/// Receives a payload directly into its own buffers. A payload longer than one piece is written
+/// piece by piece, while the next piece arrives.
 async fn write_long(
     session: &Session,
     incoming: &mut Incoming,

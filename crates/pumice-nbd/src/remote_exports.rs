@@ -6,9 +6,9 @@
 //!  waits for the end   <---- Parked or nothing -----+
 //! ```
 //!
-//! A client costs one message in each direction, and one for each question about the size of an
-//! export; its requests cost none. If the other thread ends early, its end of the queue is dropped
-//! with the orders in it: the main thread notices, and disconnects the clients.
+//! A client costs one message in each direction, and one for each query of an export's size; its
+//! requests cost none. If the other thread ends early, its end of the queue is dropped with the
+//! orders in it. The main thread notices, and disconnects the clients.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,7 +23,8 @@ use super::request::Shape;
 use super::tls::Tls;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Orders that may wait. Arbitrary; when there are more, clients in their handshake wait.
+/// Maximum number of orders in the queue. Arbitrary; when it is full, clients in their handshake
+/// wait.
 const ORDERS_MAX: usize = 64;
 
 /// The exports of a [`Server`](super::Server) on another thread; see
@@ -37,17 +38,17 @@ pub struct RemoteExports {
 
 /// An order from one thread to another, with a channel for the answer.
 pub(super) enum Order {
-    /// Return the shape of an export, if it is still there.
+    /// Return the shape of an export, if it still exists.
     Shape(String, Sender<Option<Shape>>),
-    /// Serve a client to its end.
+    /// Serve a client until it ends.
     Enter(Box<Entering>),
-    /// Hand the clients over, each to the thread that it came from.
+    /// Hand over the clients, each to the thread that passed it on.
     HandOver(Sender<Result<()>>),
     /// Shut down.
     ShutDown(Sender<Result<()>>),
 }
 
-/// The end of the queue of orders at the thread that carries them out.
+/// The receiving end of the queue of orders.
 pub(super) struct Orders(pub(super) Receiver<Order>);
 
 impl Drop for Orders {
@@ -63,25 +64,25 @@ pub(super) struct Entering {
     pub(super) client: Parked,
     pub(super) caller: Arc<Caller>,
     pub(super) tls: Option<Tls>,
-    /// Takes the client if it is parked, or `None`.
+    /// Receives the client if it was parked, or `None`.
     pub(super) ended: Sender<Option<Parked>>,
 }
 
 impl RemoteExports {
-    /// Returns the exports for another thread, and the orders that this one asks for.
+    /// Returns the exports for another thread, and the orders that this thread receives.
     pub(super) fn new(exports: &[Rc<Export>]) -> (Self, Orders) {
         let (orders, taken) = bounded(ORDERS_MAX);
         let announced = exports.iter().map(|export| Arc::new(Announcement::of(export))).collect();
         (Self { exports: RefCell::new(announced), orders }, Orders(taken))
     }
 
-    /// Returns the shape of an export; `None` if its thread has ended, or no longer has it.
+    /// Returns the shape of an export; `None` if its thread has ended, or no longer has the export.
     pub(super) async fn shape(&self, export: &str) -> Option<Shape> {
         self.ask(|answer| Order::Shape(export.to_owned(), answer)).await?
     }
 
-    /// Has a client served to its end; calls `entered` once the client is on its way. Returns the
-    /// client if it was parked.
+    /// Has a client served until it ends. Calls `entered` once the client was passed on. Returns
+    /// the client if it was parked.
     pub(super) async fn serve(
         &self,
         client: Parked,
@@ -104,8 +105,8 @@ impl RemoteExports {
         })
     }
 
-    /// Performs [`Server::hand_over`](super::Server::hand_over) on the other thread. One that has
-    /// ended has nothing to hand over.
+    /// Performs [`Server::hand_over`](super::Server::hand_over) on the other thread. A thread that
+    /// has ended has nothing to hand over.
     pub(super) async fn hand_over(&self) -> Result<()> {
         self.ask(Order::HandOver).await.unwrap_or(Ok(()))
     }

@@ -1,17 +1,16 @@
 //! The sending half of a connection.
 //!
-//! Replies are appended to one buffer. The sender takes the whole buffer and sends it; replies
-//! appended during that time are sent together by the next send. So the number of sends falls as
-//! the load rises: one for each request at depth 1, one for a dozen at depth 32.
+//! Replies are appended to one buffer. The sender takes the entire buffer and sends it; replies
+//! appended meanwhile are sent together by the next send. The number of sends per request therefore
+//! falls as the load rises: one for each request at depth 1, one for a dozen at depth 32.
 //!
 //! Invariants: one send is in flight at a time, by the holder of the turn; turns are taken in order
 //! of arrival, so that no reply waits while later ones are sent; bytes are sent in the order in
-//! which they were appended, and a payload sent from its own buffer comes after everything appended
-//! before its turn. After a failed send the channel is cut and replies are dropped.
+//! which they were appended, and a payload sent from its own buffer follows everything appended
+//! before its turn. After a failed send, the channel is cut and replies are dropped.
 //!
-//! The sender registers no waker for new replies: it lives in the task of the connection, is polled
-//! after everything that appends (see `connection`), and so checks again whenever there may be
-//! work.
+//! The sender registers no waker for new replies. It is part of the connection's task and is polled
+//! after everything that appends (see `connection`), so it checks again whenever there may be work.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -23,20 +22,20 @@ use std::task::Poll;
 use super::channel::Channel;
 use pumice_drive::base::wait::{Line, Place, WaitQueue};
 
-/// Replies of a connection that may accumulate before its requests wait, in bytes: all replies to a
-/// client that reads 32 KiB at depth 32. With a quarter of it, waiting, and then copying data that
-/// has left the processor's cache, made such reads 10 to 20 % slower. A client that does not read
-/// its replies is stopped by this limit.
+/// Maximum bytes of a connection's replies before its requests wait: all replies to a client that
+/// reads 32 KiB at depth 32. With a quarter of it, such reads were 10 to 20 % slower, because of
+/// waiting and of copying data that had left the processor's cache. A client that does not read its
+/// replies is stopped by this limit.
 const PENDING_BYTES_MAX: usize = 1 << 20;
 
-/// Capacity of a buffer that is kept when everything is sent. Arbitrary.
+/// Maximum capacity of a buffer that is retained when everything has been sent. Arbitrary.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
 /// The same limit while the replies of all connections exceed their common limit: the largest reply
 /// that is appended.
 const FEW_PENDING_BYTES: usize = 64 << 10;
 
-/// The bytes of memory that unsent replies of all connections of a server take.
+/// The bytes of memory that the unsent replies of all connections of a server use.
 #[derive(Debug)]
 pub(super) struct AllPending {
     bytes: Cell<usize>,
@@ -49,11 +48,11 @@ pub(super) struct Replies {
     channel: Rc<Channel>,
     all: Rc<AllPending>,
     pending: RefCell<Vec<u8>>,
-    /// The buffer that is not being filled, kept for its allocation.
+    /// The buffer that is not being filled, retained for its allocation.
     spare: Cell<Vec<u8>>,
     /// Requests that send a payload from its own buffer, and the sender of `pending`.
     senders: Line,
-    /// Requests that wait for room in `pending`.
+    /// Requests that wait for space in `pending`.
     appenders: Line,
     has_failed: Cell<bool>,
     /// Wakes the first of the appenders, and the tasks waiting in [`Self::nearly_empty`].
@@ -96,8 +95,8 @@ impl Replies {
         }
     }
 
-    /// Waits until few replies are left that the channel has not begun to send: for a reply that
-    /// costs far more to make than to request.
+    /// Waits until few replies remain that the channel has not begun to send. For a reply that
+    /// costs far more to produce than to request.
     pub(super) async fn nearly_empty(&self) {
         let are_few = || self.pending.borrow().len() < FEW_PENDING_BYTES || self.has_failed();
         self.has_changed.wait_for(|| are_few().then_some(())).await;
@@ -114,12 +113,12 @@ impl Replies {
         self.pending.borrow().len() < limit || self.has_failed.get()
     }
 
-    /// Appends bytes: whole replies, or whole chunks of one.
+    /// Appends bytes: complete replies, or complete chunks of one.
     pub(super) fn append(&self, reply: &[u8]) {
         self.append_with(|pending| pending.extend_from_slice(reply));
     }
 
-    /// Lets `append` append whole replies or chunks.
+    /// Lets `append` append complete replies or chunks.
     pub(super) fn append_with(&self, append: impl FnOnce(&mut Vec<u8>)) {
         if !self.has_failed.get() {
             let mut pending = self.pending.borrow_mut();
@@ -198,7 +197,7 @@ impl Turn<'_> {
         let _sending = Sending { all: &replies.all, bytes: length };
         let mut sent = self.send(full, 0..length).await;
         sent.clear();
-        // A client that pauses keeps no large buffers.
+        // A client that pauses retains no large buffers.
         if sent.capacity() > KEPT_BYTES_MAX && replies.pending.borrow().is_empty() {
             replies.pending.take();
         } else {
@@ -227,7 +226,7 @@ impl Drop for Replies {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: unsent replies are bounded, for a connection and for all of them.
+    //! Goal: unsent replies are limited, per connection and in total.
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 

@@ -1,8 +1,7 @@
-//! Decides which requests are accepted, and with which error value the others are refused.
+//! Decides whether to accept a request, and with which error value to refuse it.
 //!
 //! Pure functions from the header of a request and the shape of the export to a command or an error
-//! value. An accepted request lies within the export, so that later code does not check ranges
-//! again.
+//! value. An accepted request is within the export, so later code does not check ranges again.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +10,11 @@ use super::contexts::{Changes, Contexts};
 use super::disk::{Allocation, Durability};
 use super::wire::{self, Errno, Request, command};
 
-/// Longest read, and longest payload of a write, in bytes: the length that the protocol asks every
-/// server to accept ("Size constraints", 2^25), and that `INFO_BLOCK_SIZE` announces.
+/// Longest read, and longest payload of a write, in bytes: the length that the protocol requires
+/// every server to accept ("Size constraints", 2^25), and that `INFO_BLOCK_SIZE` announces.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// The operation that a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     /// `is_whole`: in one chunk at most.
@@ -36,7 +35,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// Returns the name of the command, as metrics and logs spell it.
+    /// Returns the name of the command, as used in metrics and logs.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Read { .. } => "read",
@@ -55,7 +54,7 @@ impl Verb {
     }
 }
 
-/// A request that was accepted. Its range lies within the export.
+/// A request that was accepted. Its range is within the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) verb: Verb,
@@ -72,7 +71,7 @@ impl Command {
         if matches!(self.verb, Verb::Read { .. }) { self.length } else { 0 }
     }
 
-    /// Returns the number of data bytes that came with the command.
+    /// Returns the number of data bytes that arrived with the command.
     pub(super) fn written_bytes(&self) -> u64 {
         if self.verb == Verb::Write { self.length } else { 0 }
     }
@@ -122,7 +121,7 @@ impl Dialect {
 /// The reason for a refusal: its error value, and a human-readable message.
 pub(super) type Refusal = (Errno, &'static str);
 
-/// Accepts a request, or returns why it is refused.
+/// Accepts a request, or returns the reason for refusing it.
 ///
 /// `DISC` is not a command: it has no reply, and `receive` handles it first.
 ///
@@ -176,7 +175,7 @@ pub(super) fn check(
 }
 
 /// Returns the verb of a request, if the dialect has the command, all flags are allowed, and a
-/// payload is present if it is needed.
+/// payload is present if one is needed.
 fn verb(request: &Request, dialect: &Dialect) -> Option<Verb> {
     let has = |flag| request.flags & flag != 0;
     let is_extended = dialect.headers == Headers::Extended;
@@ -196,7 +195,7 @@ fn verb(request: &Request, dialect: &Dialect) -> Option<Verb> {
                 true => Allocation::Keep,
                 false => Allocation::Release,
             };
-            // Carried out as a trim or a fill, which is always faster than a write.
+            // Executed as a trim or a fill, which is always faster than a write.
             let flags = wire::COMMAND_FLAG_NO_HOLE | wire::COMMAND_FLAG_FAST_ZERO;
             (Verb::WriteZeroes { allocation }, flags)
         }
@@ -208,7 +207,7 @@ fn verb(request: &Request, dialect: &Dialect) -> Option<Verb> {
         }
         _ => return None,
     };
-    // Once FUA is announced it must be accepted on every command.
+    // Once FUA is announced, it must be accepted on every command.
     (request.flags & !(allowed | wire::COMMAND_FLAG_FUA) == 0).then_some(verb)
 }
 
@@ -317,7 +316,7 @@ mod tests {
     }
 
     /// Guards against the flaw of CVE-2025-47711 and CVE-2025-47712: a block status at the edge of
-    /// 32 bits, or of the export, that one check lets through and the next one trips over.
+    /// 32 bits, or of the export, that one check accepts although a later step cannot handle it.
     #[test]
     fn block_status_ends_at_the_end_of_the_export() {
         for dialect in [STRUCTURED, EXTENDED] {

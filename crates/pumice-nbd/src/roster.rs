@@ -1,5 +1,5 @@
-//! The clients of a server, for any thread to list and to drop. Locked when a client comes or
-//! leaves, and never for a request.
+//! The clients of a server, for any thread to list and to disconnect. Locked when a client arrives
+//! or leaves, and never for a request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,23 +13,24 @@ pub struct Roster(Mutex<BTreeMap<u64, Arc<Caller>>>);
 /// A client at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Number unique among the clients of this machine; unchanged when the server restarts.
+    /// Number that is unique among the clients of this machine and unchanged when the server
+    /// restarts.
     pub id: u64,
     /// `IP:PORT`, or `unix:pid=N`.
     pub address: String,
     /// `certificate=NAME` or `uid=N`, if one is known.
     pub identity: Option<String>,
-    /// Name of the export; none while the client is in its handshake.
+    /// Name of the export; `None` while the client is in its handshake.
     pub export: Option<String>,
     /// Time since it connected, or since the server restarted.
     pub connected_ns: u64,
     /// Time since its last request; 0 while requests are in flight.
     pub idle_ns: u64,
-    /// Requests since it connected, or since the server restarted; refused ones are not counted.
+    /// Requests since it connected, or since the server restarted. Refused ones are not counted.
     pub requests: u64,
-    /// Bytes it asked to read.
+    /// Bytes in its read requests.
     pub read_bytes: u64,
-    /// Bytes it sent to be written.
+    /// Bytes in its write requests.
     pub written_bytes: u64,
 }
 
@@ -39,7 +40,7 @@ impl Roster {
         self.lock().values().map(|caller| listed(caller, now_ns)).collect()
     }
 
-    /// Disconnects a client; returns whether it was there. Its requests in flight still complete.
+    /// Disconnects a client. Returns whether it existed. Its requests in flight still complete.
     pub fn disconnect(&self, id: u64) -> bool {
         let caller = self.lock().get(&id).cloned();
         let Some(caller) = caller else { return false };

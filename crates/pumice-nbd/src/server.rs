@@ -33,7 +33,7 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// Pause after a failed accept: while the process is out of file descriptors, every accept fails
+/// Pause after a failed accept. While the process is out of file descriptors, every accept fails
 /// immediately until a connection ends.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
@@ -43,27 +43,28 @@ const ACCEPT_RETRY_NS: u64 = 100_000_000;
 pub struct Options {
     /// Whether clients may or must use TLS.
     pub security: Security,
-    /// Time a client has for the handshake, in nanoseconds.
+    /// Time limit for a client's handshake, in nanoseconds.
     pub handshake_ns: u64,
     /// Time for requests in flight and unsent replies once the client has sent its last request, or
     /// the server shuts down, in nanoseconds.
     pub grace_ns: u64,
-    /// Concurrent connections. Beyond this number a new client replaces a client that is still in
-    /// its handshake, the oldest of the peer that has most of them, or waits if there is none.
+    /// Maximum number of concurrent connections. Beyond this number, a new client replaces a client
+    /// that is still in its handshake: the oldest client of the peer that has most of them. If
+    /// there is none, the new client waits.
     pub connections_max: usize,
-    /// Memory for the payloads of all connections, in bytes. Each connection may take 1 MiB in
+    /// Memory for the payloads of all connections, in bytes. Each connection may use 1 MiB in
     /// addition, so that no connection can block another.
     pub payload_bytes: usize,
-    /// Memory for replies of all connections that their clients have not taken, in bytes. Beyond
-    /// this limit each connection may have 64 KiB.
+    /// Memory for replies of all connections that their clients have not received, in bytes. Beyond
+    /// this limit, each connection may have 64 KiB.
     pub reply_bytes: usize,
-    /// Who may use which export; see [`Server::set_policy`].
+    /// Access of clients to exports; see [`Server::set_policy`].
     pub policy: Policy,
 }
 
 impl Options {
     /// Returns the options of one of `count` servers, each on its own thread, that share this
-    /// memory. The server in front of them admits clients.
+    /// memory. The front server admits clients.
     #[must_use]
     pub fn shared_by(self, count: usize) -> Self {
         let (payload_bytes, reply_bytes) = (self.payload_bytes / count, self.reply_bytes / count);
@@ -79,9 +80,9 @@ impl Default for Options {
             handshake_ns: 10_000_000_000,
             // Long enough for a client that reads its replies, and a limit for one that does not.
             grace_ns: 5_000_000_000,
-            // Clients open 1 to 16; one with many requests in flight costs up to 1.7 MiB.
+            // Clients open 1 to 16; one with many requests in flight uses up to 1.7 MiB.
             connections_max: 256,
-            // Two of the longest reads, or 64 long writes.
+            // Sufficient for two of the longest reads, or 64 long writes.
             payload_bytes: 64 << 20,
             // Arbitrary: a deep queue for each of 32 clients.
             reply_bytes: 32 << 20,
@@ -96,9 +97,9 @@ impl Default for Options {
 pub enum Security {
     /// No TLS.
     Clear,
-    /// TLS for clients that ask for it.
+    /// TLS for clients that request it.
     Allow(Identity),
-    /// TLS for all clients; nothing is revealed before it starts.
+    /// TLS for all clients. Nothing is revealed before it starts.
     Require(Identity),
 }
 
@@ -111,7 +112,7 @@ impl Security {
         }
     }
 
-    /// Returns whether a client whose connection was encrypted with `earlier`, or is in the clear,
+    /// Returns whether a client whose connection was encrypted with `earlier`, or is in plain text,
     /// would be accepted now.
     pub(super) fn accepts(&self, caller: &Caller, earlier: Option<&Identity>) -> bool {
         match (self, earlier) {
@@ -144,9 +145,9 @@ impl Server {
         Self::with(runtime, exports, Vec::new(), options)
     }
 
-    /// Returns a server of the exports of other servers, on other threads, that does not listen
-    /// yet. It performs the handshakes, and learns when each client has ended; the other threads do
-    /// all other work.
+    /// Returns a server for the exports of other servers, on other threads, that does not listen
+    /// yet. It performs the handshakes, and is notified when each client has ended; the other
+    /// threads do all other work.
     ///
     /// # Panics
     /// If there are no exports.
@@ -239,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Returns whether the peer of a client already has as many connections as it may.
+    /// Returns whether the peer of a client already has its maximum number of connections.
     fn is_peer_full(&self, caller: &Caller) -> bool {
         let Some(max) = self.shared.policy.borrow().connections_per_peer_max else { return false };
         let links = self.shared.links.borrow();
@@ -247,16 +248,16 @@ impl Server {
         links.iter().filter(|link| link.caller.peer() == peer).count() >= max
     }
 
-    /// Makes room for another client, if necessary by disconnecting one that has not chosen an
-    /// export yet: clients that connect and stay silent must not keep others out. Returns whether
-    /// there is room.
+    /// Frees a connection for another client, if necessary by disconnecting one that has not chosen
+    /// an export yet: clients that connect and stay silent must not keep others out. Returns
+    /// whether a connection is available.
     fn make_room(&self) -> bool {
         let Shared { runtime, links, notices, options, .. } = &*self.shared;
         let links = links.borrow();
         if links.len() < options.connections_max {
             return true;
         }
-        // One of the peer that has most of them, so that this peer does not drive out others.
+        // A client of the peer that has most of them, so that this peer does not drive out others.
         let mut counts: HashMap<Peer, usize> = HashMap::new();
         let haggling = || links.iter().filter(|link| link.is_haggling.get());
         haggling().for_each(|link| *counts.entry(link.caller.peer()).or_default() += 1);
@@ -306,9 +307,9 @@ impl Server {
     }
 
     /// Continues a client that another server has handed over, in a task. The connection is closed
-    /// if its export is no longer served or does not follow the state that the client knows (see
-    /// [`Lineage`](super::Lineage)), has become smaller or read-only, or is closed to the client
-    /// now, or if TLS is required.
+    /// if its export is no longer served or does not follow the state on which the client relies
+    /// (see [`Lineage`](super::Lineage)), has become smaller or read-only, or no longer admits the
+    /// client, or if TLS is required.
     pub fn resume(self: &Rc<Self>, parked: Parked) {
         let shared = self.shared.clone();
         let caller = Caller::new(parked.socket.clone(), shared.runtime.now_ns());
@@ -334,7 +335,7 @@ impl Server {
         }
     }
 
-    /// Serves a client that has chosen this export on another thread, in a task; calls `ended` with
+    /// Serves a client that has chosen this export on another thread, in a task. Calls `ended` with
     /// the client if it was parked.
     pub(super) fn enter(
         self: &Rc<Self>,
@@ -364,7 +365,7 @@ impl Server {
         link
     }
 
-    /// Runs a connection to its end, in a task.
+    /// Runs a connection until it ends, in a task.
     fn follow(
         self: &Rc<Self>,
         link: Rc<Link>,
@@ -388,17 +389,17 @@ impl Server {
     }
 
     /// Stops accepting and reading, completes the requests in flight, flushes the disks, and
-    /// returns the state that the next server needs to continue: its clients notice only a pause.
-    /// Everything acknowledged to them is durable then.
+    /// returns the state that the next server needs to continue. Its clients notice only a pause.
+    /// All data acknowledged to them is durable then.
     ///
     /// Clients in their handshake have [`Options::grace_ns`] to choose an export, while the other
-    /// clients are served normally; then every client has the same time to complete a request and
-    /// take its replies. A client that takes longer is disconnected, and so is an encrypted one,
+    /// clients are served normally. Then every client has the same time to complete a request and
+    /// receive its replies. A client that takes longer is disconnected, and so is an encrypted one,
     /// because its keys stay in this process. The flushes have no time limit.
     ///
     /// # Errors
-    /// As for [`Self::shutdown`]: the first flush that failed. All clients are then disconnected,
-    /// so that they notice.
+    /// The error of the first flush that failed, as for [`Self::shutdown`]. All clients are then
+    /// disconnected, so that they notice.
     pub async fn hand_over(&self) -> Result<Handover> {
         let Shared { runtime, options, changed, stage, .. } = &*self.shared;
         stage.set(Stage::Closed);
@@ -433,8 +434,8 @@ impl Server {
         ended.into_iter().fold(Ok(()), Result::and)
     }
 
-    /// Waits until no connection is left; closes connections that wait for their client at two
-    /// checks in a row.
+    /// Waits until no connection is left. Closes connections that wait for their client at two
+    /// consecutive checks.
     async fn parked(&self) {
         let Shared { runtime, options, changed, .. } = &*self.shared;
         let is_over =
@@ -462,13 +463,13 @@ impl Server {
     ///
     /// The server waits for hosts for at most twice [`Options::grace_ns`]: for requests in flight,
     /// and for connections to close. The flush in between is limited only by the disk, which is
-    /// notified of the end ([`Disk::ending`](crate::Disk::ending)): a device with a full write
-    /// cache needs minutes, and giving up would lose data that is about to become durable. To stop
-    /// earlier, end the process, which loses exactly that data.
+    /// notified of the end ([`Disk::ending`](crate::Disk::ending)). A device with a full write
+    /// cache needs minutes, and abandoning the flush would lose data that is about to become
+    /// durable. To stop earlier, end the process, which loses exactly that data.
     ///
     /// # Errors
-    /// The first flush that failed; the log names its export. Data acknowledged since the last good
-    /// flush of that export may be lost. The other disks are flushed anyway.
+    /// The first flush that failed; the log states its export. Data acknowledged since the last
+    /// successful flush of that export may be lost. The other disks are flushed anyway.
     pub async fn shutdown(&self) -> Result<()> {
         let Shared { runtime, options, changed, stage, .. } = &*self.shared;
         stage.set(Stage::ShuttingDown);
@@ -513,7 +514,7 @@ impl Server {
         flushed
     }
 
-    /// Returns the number of clients connected now, including clients in their handshake.
+    /// Returns the number of clients connected now, including those in their handshake.
     pub fn connections(&self) -> usize {
         self.shared.links.borrow().len()
     }
@@ -556,7 +557,7 @@ impl Server {
     }
 }
 
-/// Carries out the orders of the thread of the server in front of this one.
+/// Executes the orders of the thread of the front server.
 async fn obey(server: Rc<Server>, orders: Orders) {
     // An answer for which no task waits any longer is dropped.
     while let Ok(order) = orders.0.recv().await {
@@ -567,7 +568,7 @@ async fn obey(server: Rc<Server>, orders: Orders) {
             Order::Enter(entering) => {
                 let Entering { client, caller, tls, ended } = *entering;
                 let end = move |parked| drop(ended.try_send(parked));
-                // The export may have been withdrawn while the client was on its way.
+                // The export may have been withdrawn while the client was being passed on.
                 if let Some(export) = server.export(&client.export) {
                     server.enter(export, client, caller, tls, end);
                 }

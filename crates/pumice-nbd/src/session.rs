@@ -1,5 +1,5 @@
 //! The state shared by all connections of a server, and the state shared by the parts of one
-//! connection. Also ends requests; the order of steps is in `connection`.
+//! connection. Also ends requests. The order of steps is in `connection`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,7 +30,7 @@ use pumice_drive::runtime::Runtime;
 pub(super) struct Shared {
     pub(super) runtime: Runtime,
     pub(super) exports: RefCell<Vec<Rc<Export>>>,
-    /// Exports on other threads; offered after the exports on this one.
+    /// Exports on other threads, offered after the exports on this one.
     pub(super) remote: Vec<Rc<RemoteExports>>,
     pub(super) options: Options,
     /// Applies to new connections.
@@ -43,8 +43,8 @@ pub(super) struct Shared {
     pub(super) all_pending: Rc<AllPending>,
     pub(super) spare_time: Rc<SpareTime>,
     pub(super) stage: Cell<Stage>,
-    /// Wakes waiters when a connection ended, chose its export, or became quiet during shutdown,
-    /// and when the stage changed.
+    /// Wakes waiters when a connection has ended, has chosen its export, or has become quiet during
+    /// shutdown, and when the stage has changed.
     pub(super) changed: WaitQueue,
 }
 
@@ -110,7 +110,7 @@ impl Place {
         }
     }
 
-    /// Returns the limits of the rate of the export's requests.
+    /// Returns the rate limits of the export's requests.
     pub(super) fn limits(&self) -> &Limits {
         match self {
             Self::Local(export) => &export.limits,
@@ -118,7 +118,8 @@ impl Place {
         }
     }
 
-    /// Returns the shape of the export; `None` if its thread has ended, or no longer has it.
+    /// Returns the shape of the export; `None` if its thread has ended, or no longer has the
+    /// export.
     pub(super) async fn shape(&self) -> Option<Shape> {
         match self {
             Self::Local(export) => Some(export.shape()),
@@ -169,7 +170,7 @@ impl Shared {
         links.iter().filter(|link| link.caller.reads(export, state)).count()
     }
 
-    /// Returns why a client of another server cannot continue at this place.
+    /// Returns the reason why a client of another server cannot continue at this place.
     pub(super) fn objection(
         &self,
         known: &Known,
@@ -198,7 +199,7 @@ impl Shared {
     }
 }
 
-/// How a server treats its clients.
+/// The stage of a server, which determines how it treats its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Serves existing and new clients.
@@ -214,14 +215,15 @@ pub(super) enum Stage {
 /// A connection as its server sees it.
 pub(super) struct Link {
     pub(super) caller: Arc<Caller>,
-    /// Whether this server has accepted the client, or continues it; otherwise another thread has
-    /// accepted it, and learns of its end.
+    /// Whether this server has accepted the client or continues it. Otherwise, another thread has
+    /// accepted the client, and is notified of its end.
     pub(super) is_own: bool,
-    /// Nothing is in flight: no request, no unsent reply.
+    /// Whether nothing is in flight: no request, no unsent reply.
     pub(super) is_quiet: Cell<bool>,
-    /// The client has not chosen an export yet.
+    /// Whether the client has not chosen an export yet.
     pub(super) is_haggling: Cell<bool>,
-    /// The connection waits for its client: for the rest of a request, or for room to send replies.
+    /// Whether the connection waits for its client: for the rest of a request, or for space to send
+    /// replies.
     pub(super) waits_for_client: Cell<bool>,
 }
 
@@ -240,7 +242,7 @@ pub(super) struct Session {
     pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
     pub(super) replies: Replies,
-    /// The receiver is in the middle of a request, possibly of a refused one.
+    /// Whether the receiver is in the middle of a request, possibly of a refused one.
     pub(super) is_in_request: Cell<bool>,
     /// Requests for the status of blocks: one answer of up to 64 KiB at a time.
     pub(super) statuses: Line,
@@ -304,7 +306,7 @@ impl Session {
     }
 
     /// Appends the reply to a command that failed on the disk; `at` is the byte of the export that
-    /// failed, if known. Paths and causes are for the log and not for clients.
+    /// failed, if known. Paths and causes are only for the log, not for clients.
     pub(super) fn append_failure(&self, command: &Command, error: &Error, at: Option<u64>) {
         let to = self.reply_to(command);
         let value = Errno::from(error.kind());

@@ -1,14 +1,14 @@
 //! The requests in flight on a connection: up to 64 futures that live in the connection's task.
 //!
-//! A slot is a future that waits for a job, carries it out, and waits for the next one. It is
+//! A slot is a future that waits for a job, executes it, and waits for the next one. It is
 //! allocated once, when the connection first has that number of requests in flight. Starting a job
-//! polls its slot immediately, so a request that need not wait is done when [`Slots::start`]
+//! polls its slot immediately, so a request that need not wait is complete when [`Slots::start`]
 //! returns. Each slot has its own waker, a bit in one word, so that a connection with 64 waiting
 //! requests polls only those that can continue.
 //!
-//! Slots are used in place of tasks of the runtime because they need no trip through the run queue
-//! at depth 1, and because a connection then ends as a whole. Knows no protocol: the owner defines
-//! the jobs.
+//! Slots are used instead of tasks of the runtime because they need no trip through the run queue
+//! at depth 1, and because a connection then ends as a unit. This module implements no protocol:
+//! the owner defines the jobs.
 
 #![expect(
     clippy::indexing_slicing,
@@ -25,8 +25,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use pumice_drive::base::wait::WaitQueue;
 
-/// Requests in flight at once on a connection: the bits of a word. Few clients keep more (qemu 16,
-/// nbdcopy 64 by default); further requests wait in the socket.
+/// Maximum number of requests in flight on a connection: the bits of a word. Few clients have more
+/// (qemu 16, nbdcopy 64 by default); further requests wait in the socket.
 pub(super) const SLOTS_MAX: usize = u64::BITS as usize;
 
 type SlotFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -46,7 +46,7 @@ struct Slot {
 
 /// The state shared by the slots and their owner.
 struct Inbox<J> {
-    /// The job of each slot that was assigned and not yet taken.
+    /// The job of each slot that was assigned and not yet started.
     jobs: [Cell<Option<J>>; SLOTS_MAX],
     free: RefCell<Vec<usize>>,
     freed: WaitQueue,
@@ -104,7 +104,7 @@ impl<J: 'static> Slots<J> {
         self.slots.borrow().len() - self.inbox.free.borrow().len()
     }
 
-    /// Starts a job and polls it once. There must be room.
+    /// Starts a job and polls it once. A slot must be free.
     pub(super) fn start(&self, job: J) {
         let index = match self.inbox.free.borrow_mut().pop() {
             Some(index) => index,
@@ -114,11 +114,11 @@ impl<J: 'static> Slots<J> {
         self.poll_slot(index);
     }
 
-    /// Polls the jobs that can continue; the task of `context` is woken when other jobs can.
+    /// Polls the jobs that can continue. The task of `context` is woken when other jobs can.
     pub(super) fn poll(&self, context: &Context<'_>) {
         self.ready.register(context.waker());
         // Polls each slot once, including slots that others wake in this loop, so that their
-        // replies are sent together: a slot that wakes itself is polled again after the other parts
+        // replies are sent together. A slot that wakes itself is polled again after the other parts
         // of the connection.
         let mut polled = 0;
         loop {
@@ -196,9 +196,9 @@ impl Wake for SlotWaker {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a job that need not wait is done immediately, a waiting job costs a poll only when it
-    //! is woken, slots are reused, and the owner is woken for every wake and once at a time.
-    //! Method: jobs that wait for a number to be announced; a waker that counts.
+    //! Goal: a job that need not wait is completed immediately, a waiting job costs a poll only
+    //! when it is woken, slots are reused, and the owner is woken for every wake and once at a
+    //! time. Method: jobs that wait for a number to be announced; a waker that counts.
     use std::future::Future;
     use std::pin::pin;
     use std::sync::atomic::AtomicUsize;
@@ -222,7 +222,7 @@ mod tests {
         done: RefCell<Vec<usize>>,
     }
 
-    /// Runs jobs; each waits until its number is below the announced number.
+    /// Runs jobs. Each waits until its number is below the announced number.
     async fn work(world: Rc<World>, inbox: SlotInbox<usize>) {
         loop {
             let job = inbox.job().await;
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(slots.count(), SLOTS_MAX - 4);
     }
 
-    /// Each of them lets the one before it, in the order of slots, continue.
+    /// Each of them lets its predecessor, in the order of slots, continue.
     #[test]
     fn slots_that_wake_one_another_are_polled_at_once() {
         let world = Rc::new(World {

@@ -1,18 +1,18 @@
-//! The part of a thread's time that queries of the map may take.
+//! The part of a thread's time that queries of the map may use.
 //!
 //! A query of 28 bytes may visit tens of thousands of extents, so a crowd of querying clients would
-//! take the thread from clients that read and write. Answers are therefore computed in pieces, at
-//! most one between two turns of the runtime's loop, and after some pieces a pause follows while
-//! other requests are served:
+//! occupy the thread at the expense of clients that read and write. Answers are therefore computed
+//! in pieces, at most one between two turns of the runtime's loop. After some pieces a pause
+//! follows while other requests are served:
 //!
 //! ```text
 //!  pieces                pause: PAUSES times as long                pieces
 //!  |-|-|-|------------------------------------------------------|-|-|-|
 //! ```
 //!
-//! Without other requests there is no pause. Pieces of different connections take turns. Knows
-//! neither requests nor disks: work is a future, and only the time in which it runs counts, not the
-//! time in which it waits for a medium.
+//! Without other requests, there is no pause. Pieces of different connections alternate. This
+//! module has no notion of requests or disks: work is a future, and only the time in which it runs
+//! counts, not the time in which it waits for a medium.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -22,14 +22,14 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::wait::Line;
 use pumice_drive::runtime::Runtime;
 
-/// Pause after a piece, in multiples of its time: pieces take a sixteenth of the thread, and
-/// encoding and sending their results takes as much again, which leaves a busy client more than 0.8
+/// Pause after a piece, in multiples of its time. Pieces use a sixteenth of the thread, and
+/// encoding and sending their results uses the same again, which leaves a busy client more than 0.8
 /// of its speed.
 const PAUSES: u64 = 15;
 
-/// Time of pieces and pauses that may be carried over: answers of some microseconds, as most are,
-/// do not each set a timer, and pauses are longer by this time, so that the pieces after a pause
-/// share its timer. Arbitrary.
+/// Time of pieces and pauses that may be carried over. Most answers take a few microseconds, and so
+/// do not each set a timer; pauses are longer by this time, so that the pieces after a pause share
+/// its timer. Arbitrary.
 const SAVED_NS: u64 = 1_000_000;
 
 /// Time for which other requests count as being served after the last one. A client that waits for
@@ -37,8 +37,8 @@ const SAVED_NS: u64 = 1_000_000;
 /// thread.
 const RECENT_NS: u64 = 10_000_000;
 
-/// Longest pause that may be owed when a piece starts: work done while no other requests came is
-/// not paid for later. Long compared with the time between two requests of a busy client, and too
+/// Longest pause that may be due when a piece starts: work done while no other requests arrived is
+/// not charged later. Long compared with the time between two requests of a busy client, and too
 /// short to be noticed by a client that queries the map.
 const OWED_NS: u64 = 20_000_000;
 
@@ -58,12 +58,12 @@ pub(super) struct SpareTime {
 }
 
 impl SpareTime {
-    /// Notes that a request of another kind is served.
+    /// Records that a request of another kind is served.
     pub(super) fn note_other(&self) {
         self.has_others.set(true);
     }
 
-    /// Runs one piece of work, when its time has come.
+    /// Runs one piece of work, when it is due.
     pub(super) async fn piece<T>(&self, runtime: &Runtime, work: impl Future<Output = T>) -> T {
         let turn = self.line.turn().await;
         while self.turn.get() == Some(runtime.turns()) {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// Guards against queries that run alone for seconds, and then get no answer for fifteen times
-    /// as long once another client comes.
+    /// as long once another client arrives.
     #[test]
     fn what_is_worked_out_beside_no_others_is_not_paid_for_later() {
         let spare = SpareTime::default();
@@ -190,7 +190,7 @@ mod tests {
     fn short_answers_set_no_timers() {
         let spare = SpareTime::default();
         for ms in 1000..1010 {
-            // Ten of them, one right after the other.
+            // Ten of them run, one right after the other.
             for start_ns in (ms * MS..).step_by(6_000).take(10) {
                 spare.note_other();
                 assert_eq!(spare.pause_ns(start_ns), 0);

@@ -28,8 +28,8 @@ impl Tally {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of times that a client was refused since the server started: a handshake,
-    /// a certificate or an export.
+    /// Returns the number of times that a client was refused since the server started: because of
+    /// its handshake, its certificate or its export.
     pub fn refused_clients(&self) -> u64 {
         self.refused_clients.load(Ordering::Relaxed)
     }
@@ -40,7 +40,7 @@ impl Tally {
         lock(&self.refused).iter().map(|refused| refused.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the validity of the certificates and lists of revocations that the server uses.
+    /// Returns the validity of the certificates and revocation lists that the server uses.
     pub fn validities(&self) -> Vec<Validity> {
         lock(&self.validities).clone()
     }

@@ -25,8 +25,8 @@ use pumice_drive::runtime::Runtime;
 /// Bytes of one receive: the longest record and its header.
 const SEALED_BYTES: usize = 16 << 10 | 0x400;
 
-/// Clear bytes taken in one step. Taking as much as a whole send of a long read would need that
-/// memory twice; this is four of the longest records.
+/// Plain text bytes taken in one step. Taking an entire send of a long read would need that memory
+/// twice; this is four of the longest records.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 
 /// An encrypted stream.
@@ -36,7 +36,7 @@ pub(super) struct Tls {
     sealed: Cell<Vec<u8>>,
     /// The range of bytes received and not yet passed to the connection.
     unopened: Cell<(usize, usize)>,
-    /// Buffer for sending, kept for its allocation.
+    /// Buffer for sending, retained for its allocation.
     opened: Cell<Vec<u8>>,
 }
 
@@ -71,14 +71,14 @@ impl Tls {
         }
     }
 
-    /// Notes the certificate of the client, if it had to show one.
+    /// Records the certificate of the client, if it had to present one.
     pub(super) fn note_certificate(&self, caller: &Caller) {
         if let Some(chain) = self.connection.borrow().peer_certificates() {
             caller.note_certificate(chain);
         }
     }
 
-    /// Receives as [`super::channel::Channel::receive`] does.
+    /// See [`super::channel::Channel::receive`].
     pub(super) async fn receive(
         &self,
         runtime: &Runtime,
@@ -99,7 +99,7 @@ impl Tls {
         }
     }
 
-    /// Sends as [`super::channel::Channel::send`] does.
+    /// See [`super::channel::Channel::send`].
     pub(super) async fn send(
         &self,
         runtime: &Runtime,
@@ -122,10 +122,10 @@ impl Tls {
         let _may_be_gone = self.flush(runtime, socket).await;
     }
 
-    /// Passes received bytes to the connection; receives if there are none.
+    /// Passes received bytes to the connection. Receives if there are none.
     async fn advance(&self, runtime: &Runtime, socket: &Arc<OwnedFd>) -> io::Result<()> {
         let mut sealed = self.sealed.take();
-        // An abandoned receive has kept the buffer.
+        // An abandoned receive has taken the buffer.
         sealed.resize(SEALED_BYTES, 0);
         let (mut start, mut end) = self.unopened.get();
         if start == end {

@@ -1,9 +1,9 @@
 //! The bytes of the NBD protocol: magic numbers, flags, options, requests, replies, error values.
 //!
-//! Everything is big-endian. Decoders take exactly the given bytes and return `None` for anything
-//! that is too short, too long or inconsistent: they never panic and never allocate. Does no I/O
-//! and sets no policy: `handshake` decides which option is honoured, `request` which request is
-//! refused.
+//! Everything is big-endian. Decoders accept exactly the given bytes and return `None` for any
+//! input that is too short, too long or inconsistent: they never panic and never allocate. This
+//! module does no I/O and sets no policy: `handshake` decides which options to honour, `request`
+//! which requests to refuse.
 //!
 //! Source: NetworkBlockDevice/nbd, doc/proto.md, section "Values".
 //!
@@ -111,10 +111,10 @@ pub(super) const COMMAND_FLAG_DF: u16 = 1 << 2;
 pub(super) const COMMAND_FLAG_REQ_ONE: u16 = 1 << 3;
 /// Command flag of `WRITE_ZEROES`: fail if it would be as slow as a write.
 pub(super) const COMMAND_FLAG_FAST_ZERO: u16 = 1 << 4;
-/// Command flag with extended headers: the length is the length of a payload that follows.
+/// Command flag with extended headers: the length is that of a payload that follows.
 pub(super) const COMMAND_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
 
-/// An error value of a reply, as the client sees it.
+/// An error value of a reply, as sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errno(u32);
 
@@ -127,7 +127,7 @@ impl Errno {
     pub(super) const IO: Self = Self(5);
     /// The request is invalid.
     pub(super) const INVAL: Self = Self(22);
-    /// No room, or a write past the end of the export.
+    /// No space, or a write past the end of the export.
     pub(super) const NOSPC: Self = Self(28);
     /// The server is shutting down.
     pub(super) const SHUTDOWN: Self = Self(108);
@@ -165,8 +165,8 @@ impl Errno {
     pub(super) fn known(self) -> Option<ErrorKind> {
         Some(match self.0 {
             1 => ErrorKind::ReadOnly,
-            // The disk failed, no memory, shutting down: a later request, or another server, may
-            // succeed.
+            // The disk failed, memory is short or the server is shutting down: a later request, or
+            // another server, may succeed.
             5 | 12 | 108 => ErrorKind::Io,
             22 | 75 => ErrorKind::InvalidInput,
             28 => ErrorKind::NoSpace,
@@ -187,7 +187,7 @@ pub(super) const OPTION_BYTES: usize = 16;
 /// Length of the client's flags, its answer to the greeting.
 pub(super) const CLIENT_FLAGS_BYTES: usize = 4;
 
-/// The header of a request, not yet checked against anything but its magic.
+/// The header of a request. Only its magic has been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// `COMMAND_FLAG_` bits.
@@ -203,7 +203,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Decodes a request header; `None` if the magic is wrong: the stream is then out of step and
+    /// Decodes a request header; `None` if the magic is wrong: the stream is then out of sync and
     /// can no longer be trusted.
     pub(super) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
@@ -232,7 +232,7 @@ impl Request {
         })
     }
 
-    /// Encodes the header as a client sends it; the length must fit 32 bits.
+    /// Encodes the header in the form that a client sends. The length must fit in 32 bits.
     pub(super) fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -305,7 +305,7 @@ impl OptionHeader {
         Some(Self { option: fields.u32()?, length: fields.u32()? })
     }
 
-    /// Encodes the header as a client sends it.
+    /// Encodes the header in the form that a client sends.
     pub(super) fn encode(&self) -> [u8; OPTION_BYTES] {
         let mut bytes = [0; OPTION_BYTES];
         bytes[..8].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
@@ -385,7 +385,8 @@ pub(super) fn append_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, dat
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
     out.extend_from_slice(&kind.to_be_bytes());
-    // Far below 4 GiB: limited by the length of options and by the names of exports.
+    // The length is far below 4 GiB: it is limited by the length of options and by the names of
+    // exports.
     out.extend_from_slice(&(length as u32).to_be_bytes());
     for part in data {
         out.extend_from_slice(part);
@@ -426,7 +427,7 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-/// Takes integers and byte strings off the start of a slice.
+/// Takes integers and byte strings from the start of a slice.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {

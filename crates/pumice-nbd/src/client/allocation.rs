@@ -1,4 +1,4 @@
-//! The holes of an export, by `BLOCK_STATUS` in the context `base:allocation`.
+//! The holes of an export, obtained with `BLOCK_STATUS` in the context `base:allocation`.
 //!
 //! ```text
 //! greeting -> flags -> STRUCTURED_REPLY -> SET_META_CONTEXT -> GO -> BLOCK_STATUS .. -> DISC
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Uses a connection of its own, with one request at a time: the client's other connections have
-//! simple replies only, as their handshake negotiates nothing else. Trusts nothing that the server
-//! sends: lengths are bounded, an extent beyond the request is cut, and a server without progress
-//! fails.
+//! simple replies only, because their handshake negotiates nothing else. No input from the server
+//! is trusted: lengths are limited, an extent beyond the request is cut, and a server that makes no
+//! progress causes an error.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -34,14 +34,15 @@ const CONTEXT: &[u8] = b"base:allocation";
 const STATE_HOLE: u32 = 1 << 0;
 const STATE_ZERO: u32 = 1 << 1;
 
-/// Longest range of one request in bytes: a multiple of every smallest block.
+/// Longest range of one request in bytes: a multiple of every possible minimum block size.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Longest payload of a chunk in bytes: qemu-nbd sends a megabyte of extents, and every server less
 /// than four.
 const CHUNK_BYTES_MAX: u32 = 4 << 20;
 
-/// Chunks of one reply: one of extents, and one that ends the reply.
+/// Maximum number of chunks of one reply. Two suffice: one with extents, and one that ends the
+/// reply.
 const CHUNKS_MAX: usize = 16;
 
 /// Maximum number of answers to one option.
@@ -55,15 +56,16 @@ const KIND_BLOCK_STATUS: u32 = 5;
 const KIND_ERROR: u32 = 1 << 15;
 
 /// Calls `visit` for the extents of an export in order, each with its length in bytes and its
-/// content, until `visit` returns false or the export ends. Neighbours may be alike. Returns false,
-/// without a call, if the server does not report them. Must be called in a task of `runtime`.
+/// content, until `visit` returns false or the export ends. Adjacent extents may be of the same
+/// kind. Returns false, without a call, if the server does not report extents. Must be called in a
+/// task of `runtime`.
 ///
 /// A hole is a range that the server has not allocated *and* that reads as zeroes; allocated zeroes
 /// are [`Content::Zeroes`].
 ///
 /// # Errors
-/// As for [`super::Client::connect`]; `Busy` if the server takes longer than `limit_ns` in all;
-/// errors of the server.
+/// The errors of [`super::Client::connect`]; `Busy` if the server takes longer than `limit_ns` in
+/// total; errors of the server.
 pub async fn allocation(
     runtime: &Runtime,
     uri: &Uri,
@@ -88,7 +90,7 @@ async fn tell(
 ) -> Result<bool> {
     let socket = connect(&uri.server).await;
     let socket = Arc::new(socket.map_err(|error| Error::os("cannot connect", error))?);
-    // The connection ends with this call, also when its time is over.
+    // The connection ends with this call, even on timeout.
     let _unfinished = Unfinished(Some(socket.clone()));
     let mut incoming = Incoming::new(Channel::new(runtime.clone(), socket.clone()));
     let handshake =
@@ -102,11 +104,11 @@ async fn tell(
 }
 
 impl Handshake<'_> {
-    /// Negotiates structured replies and the context; returns the export and the identifier of the
-    /// context. `None` if the server lacks either.
+    /// Negotiates structured replies and the context. Returns the export and the identifier of the
+    /// context, or `None` if the server lacks either.
     ///
     /// # Errors
-    /// As for [`Handshake::negotiate`].
+    /// The errors of [`Handshake::negotiate`].
     async fn negotiate_allocation(mut self) -> Result<Option<(Export, u32)>> {
         if self.greet().await? & wire::FLAG_FIXED_NEWSTYLE == 0 {
             return Ok(None);
@@ -137,8 +139,7 @@ impl Handshake<'_> {
                     let export = self.go().await?;
                     return Ok(export.map(|export| (export, context)));
                 }
-                // An export that does not exist is refused again, with a message, by the next
-                // connection.
+                // If the export does not exist, the next connection is refused too, with a message.
                 _ => break,
             }
         }
@@ -167,7 +168,8 @@ struct Told {
 impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
     async fn all(&mut self, export: &Export) -> Result<()> {
         let block = u64::from(export.capabilities.block_bytes_min);
-        // A size that is no multiple of the smallest block has a tail that no request may name.
+        // A size that is not a multiple of the minimum block size has a tail that no request can
+        // cover.
         let size = export.size_bytes / block * block;
         let (mut at, mut cookie) = (0, 0);
         while at < size {
@@ -188,7 +190,7 @@ impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
             at = end;
         }
         let end = Request { flags: 0, command: command::DISC, cookie: 0, offset: 0, length: 0 };
-        // All extents are known; the way in which the server ends the connection does not matter.
+        // All extents are known, so it does not matter how the server ends the connection.
         let _ = self.send(&end).await;
         Ok(())
     }
@@ -234,7 +236,7 @@ impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
             let extent: [u8; 8] = self.take().await?;
             let mut fields = Fields(&extent);
             let (Some(bytes), Some(status)) = (fields.u32(), fields.u32()) else { break };
-            // The last extent may reach beyond the request.
+            // The last extent may extend beyond the request.
             let bytes = u64::from(bytes).min(range.end - told.end);
             if context != self.context || bytes == 0 || !told.wants_more {
                 continue;
@@ -242,7 +244,7 @@ impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
             let content = match (status & STATE_HOLE != 0, status & STATE_ZERO != 0) {
                 (true, true) => Content::Hole,
                 (false, true) => Content::Zeroes,
-                // An unallocated range may still read as any data.
+                // An unallocated range may still read as arbitrary data.
                 (_, false) => Content::Data,
             };
             told.end += bytes;

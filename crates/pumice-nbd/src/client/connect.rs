@@ -1,9 +1,9 @@
 //! Connects a socket to an address.
 //!
-//! Resolving a name and connecting block for as long as the other side takes: a silent name server,
-//! a Unix socket with a full backlog. They run on a thread of their own, so that the runtime
-//! continues and the caller's time limit holds. A thread that was abandoned ends when the system
-//! lets it, and closes its socket.
+//! Name resolution and connecting may block for a long time, because of a silent name server or a
+//! Unix socket with a full backlog. They run on a thread of their own, so that the runtime
+//! continues and the caller's time limit is respected. An abandoned thread ends when the system
+//! call returns, and closes its socket.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -15,7 +15,7 @@ use rustix::net::sockopt;
 
 use super::uri::ServerAddress;
 
-/// Time for each address of a host; the caller's limit for everything may be shorter.
+/// Time limit for each address of a host. The caller's overall limit may be shorter.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Connects, and sets the options of a TCP socket.
@@ -37,7 +37,7 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<OwnedFd> {
         match TcpStream::connect_timeout(&address, ADDRESS_LIMIT) {
             Ok(stream) => {
                 // A request must not wait for the next one, and the client must notice a server
-                // that vanished.
+                // that has vanished.
                 stream.set_nodelay(true)?;
                 sockopt::set_socket_keepalive(&stream, true)?;
                 return Ok(stream.into());
@@ -50,7 +50,7 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a TCP connection does not hold small requests back, and notices a lost peer.
+    //! Goal: a TCP connection does not delay small requests, and notices a lost peer.
     use std::net::TcpListener;
 
     use super::*;

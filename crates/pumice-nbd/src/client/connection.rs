@@ -21,11 +21,11 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// Time limit of an orderly disconnect: requests in flight are answered first, and a slow disk with
-/// a full write cache takes seconds for that.
+/// Time limit of an orderly disconnect. Requests in flight are answered first, which takes a slow
+/// disk with a full write cache several seconds.
 const DISCONNECT_NS: u64 = 30_000_000_000;
 
-/// Why a connection takes no more requests.
+/// The reason why a connection accepts no more requests.
 #[derive(Debug)]
 pub(super) struct End {
     /// The client disconnected, and nothing was in flight.
@@ -86,12 +86,12 @@ pub(super) struct Connection {
     outgoing: Outgoing,
     end: OnceCell<End>,
     is_leaving: Cell<bool>,
-    /// Wakes waiters for room, for a change of the number of requests, and for the end.
+    /// Wakes waiters for space, for a change in the number of requests, and for the end.
     pub(super) changed: WaitQueue,
 }
 
 impl Connection {
-    /// Returns a connection after its handshake; the caller starts sender and receiver.
+    /// Returns a connection after its handshake. The caller starts sender and receiver.
     pub(super) fn new(
         runtime: Runtime,
         socket: Arc<OwnedFd>,
@@ -111,8 +111,8 @@ impl Connection {
         })
     }
 
-    /// Sends a request, waiting for room first, and waits for its answer. Always returns the target
-    /// of a read.
+    /// Waits for space, sends a request and waits for its answer. Always returns the target of a
+    /// read.
     ///
     /// # Errors
     /// Errors of the server, with the error value as the cause; `Io` if the connection ended.
@@ -147,7 +147,7 @@ impl Connection {
         self.table.borrow().has_room() && self.outgoing.has_room()
     }
 
-    /// Returns why no more requests are possible.
+    /// Returns the reason why no more requests are possible.
     fn refusal(&self, call: &Call) -> Option<Error> {
         if self.end.get().is_some() {
             return Some(self.lost(call));
@@ -191,9 +191,9 @@ impl Connection {
         }
     }
 
-    /// Ends the connection; the first reason counts.
+    /// Ends the connection. Only the first reason counts.
     pub(super) fn end(&self, end: End) {
-        // Fails if the connection has ended before.
+        // Fails if the connection has already ended.
         let _ = self.end.set(end);
         shutdown_socket(&self.socket);
         self.outgoing.wake_sender();
@@ -205,7 +205,7 @@ impl Connection {
         self.is_leaving.get() && self.table.borrow().count() == 0
     }
 
-    /// Takes no more requests, waits for the answers to requests in flight, and disconnects.
+    /// Refuses new requests, waits for the answers to requests in flight, and disconnects.
     ///
     /// # Errors
     /// `Io` if the connection was lost before, or on timeout.
@@ -236,7 +236,7 @@ impl Connection {
     }
 }
 
-/// Waits for the end of one request; abandons it when dropped.
+/// A wait for the end of one request. Dropping it abandons the request.
 struct Answer<'a> {
     connection: &'a Connection,
     /// Absent once the request has ended.

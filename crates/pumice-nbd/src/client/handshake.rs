@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Negotiates neither TLS nor structured replies nor metadata contexts, so that all replies of the
-//! transmission phase are simple ones; `allocation` negotiates its own features before GO. Trusts
-//! nothing that the server sends: the number of answers and their lengths are bounded, invalid
-//! sizes are refused, and messages are escaped before they become part of an error. The caller
-//! limits the time.
+//! transmission phase are simple ones; `allocation` negotiates its own features before GO. No input
+//! from the server is trusted: the number of answers and their lengths are limited, invalid sizes
+//! are refused, and messages are escaped before they become part of an error. The caller limits the
+//! time.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -34,10 +34,10 @@ use pumice_drive::runtime::Runtime;
 /// of information.
 const ANSWERS_MAX: usize = 64;
 
-/// Characters of a server's message in an error.
+/// Maximum number of characters of a server's message in an error.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// Largest minimum block size in bytes, by the protocol ("Size constraints").
+/// Largest minimum block size in bytes, according to the protocol ("Size constraints").
 const BLOCK_BYTES_MIN_MAX: u32 = 64 << 10;
 
 /// The features and limits of an export.
@@ -54,19 +54,19 @@ pub struct Capabilities {
     pub has_trim: bool,
     /// Supports WRITE_ZEROES.
     pub has_write_zeroes: bool,
-    /// A flush on one connection covers the writes of others: a client may use several.
+    /// A flush on one connection covers the writes of others, so a client may use several.
     pub has_multi_conn: bool,
-    /// Offsets and lengths must be multiples of this: a power of two, 1 if the server does not
+    /// Offsets and lengths must be multiples of this: a power of two, or 1 if the server does not
     /// announce it.
     pub block_bytes_min: u32,
-    /// Multiples of this are fast: a power of two, 4096 if the server does not announce it.
+    /// Multiples of this are fast: a power of two, or 4096 if the server does not announce it.
     pub block_bytes_preferred: u32,
     /// Longest payload of one request: a multiple of the minimum block size, at most 32 MiB, and 32
     /// MiB if the server does not announce it.
     pub payload_bytes_max: u32,
 }
 
-/// An export as its server describes it.
+/// An export, as described by its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Export {
     /// At most `i64::MAX`.
@@ -113,7 +113,7 @@ impl Export {
     }
 }
 
-/// Returns the error of a server that violates the protocol.
+/// Returns the error for a server that violates the protocol.
 pub(super) fn violation(what: impl Into<String>) -> Error {
     let what = format!("the server violates the protocol: {}", what.into());
     Error::new(ErrorKind::Unsupported, what)
@@ -137,7 +137,7 @@ pub(super) struct Handshake<'a> {
 }
 
 impl Handshake<'_> {
-    /// Negotiates; requests may follow.
+    /// Negotiates an export. Requests may follow.
     ///
     /// # Errors
     /// `NotFound` if there is no such export, `PermissionDenied` if the server refuses it,
@@ -152,10 +152,10 @@ impl Handshake<'_> {
         self.export_name(flags & wire::FLAG_NO_ZEROES == 0).await
     }
 
-    /// Receives the greeting and answers it; returns the flags common to both sides.
+    /// Receives the greeting and answers it. Returns the flags common to both sides.
     ///
     /// # Errors
-    /// `Unsupported` if the other side is no newstyle server.
+    /// `Unsupported` if the other side is not a newstyle server.
     pub(super) async fn greet(&mut self) -> Result<u16> {
         let greeting = self.take::<{ wire::GREETING_BYTES }>().await?;
         let offered = wire::decode_greeting(&greeting).ok_or_else(|| {
@@ -168,7 +168,7 @@ impl Handshake<'_> {
         Ok(flags)
     }
 
-    /// Sends GO; returns `None` if the server does not know it.
+    /// Sends GO. Returns `None` if the server does not support it.
     pub(super) async fn go(&mut self) -> Result<Option<Export>> {
         let wanted_name = self.export;
         let name = wanted_name.as_bytes();
@@ -199,7 +199,8 @@ impl Handshake<'_> {
                 reply::ERR_UNSUP => return Ok(None),
                 kind => {
                     let refused = refusal(kind, wanted_name, data);
-                    // An orderly end; the server may be gone, and its answer adds nothing.
+                    // An orderly end. The server may have vanished, and its answer would add
+                    // nothing.
                     let _ = self.send_option(option::ABORT, &[]).await;
                     return Err(refused);
                 }
@@ -257,7 +258,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Sends a whole message.
+/// Sends an entire message.
 ///
 /// # Errors
 /// `Io` if the connection ends.
@@ -274,7 +275,7 @@ pub(super) async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, message: &[u8
     Ok(())
 }
 
-/// Returns the error of a server that refuses the export.
+/// Returns the error for a server that refuses the export.
 fn refusal(kind: u32, export: &str, data: &[u8]) -> Error {
     let said = String::from_utf8_lossy(data);
     let said: String = said.chars().take(MESSAGE_CHARS_MAX).collect();

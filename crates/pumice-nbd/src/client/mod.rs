@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Everything runs on the one thread of the runtime. Requests that tasks make in one turn are sent
-//! together; replies received together are delivered together. Offers no TLS, no structured
-//! replies, no metadata contexts but [`allocation()`], and does not reconnect. Trusts nothing that
-//! a server sends: no input causes a panic or an allocation of more than a fixed buffer.
+//! together; replies received together are delivered together. The client has no TLS, no structured
+//! replies, and no metadata contexts except [`allocation()`], and does not reconnect. No input from
+//! a server is trusted: none causes a panic or an allocation of more than a fixed buffer.
 //!
 //! | file | contents |
 //! |---|---|

@@ -6,10 +6,10 @@
 //! send    ->  header header data header | shared payload | header
 //! ```
 //!
-//! Requests and short payloads are copied into one buffer, so that all requests of one turn leave
-//! with one send. Long shared payloads are sent from their own buffers, in between. While one batch
-//! is being sent the next one is filled; the two batches alternate, so that nothing is allocated
-//! after warm-up.
+//! Requests and short payloads are copied into one buffer, so that all requests of one turn are
+//! sent with one send. Long shared payloads are sent from their own buffers, in between. While one
+//! batch is being sent, the next one is filled; the two batches alternate, so that nothing is
+//! allocated after warm-up.
 //!
 //! Invariant: an appended request is sent completely, even if the task that appended it is dropped.
 
@@ -26,8 +26,8 @@ use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
 
-/// Unsent bytes before new requests wait: twice a full queue of 32 requests of 4 KiB, and far more
-/// than a Unix socket holds.
+/// Maximum unsent bytes before new requests wait: twice a full queue of 32 requests of 4 KiB, and
+/// far more than a Unix socket holds.
 const PENDING_BYTES_MAX: usize = 256 << 10;
 
 /// Shared payloads up to this length are copied: a separate send costs about as much as copying
@@ -62,9 +62,9 @@ struct Batch {
 #[derive(Default)]
 pub(super) struct Outgoing {
     pending: RefCell<Batch>,
-    /// The batch that is not being filled, kept for its allocation.
+    /// The batch that is not being filled, retained for its allocation.
     spare: Cell<Option<Batch>>,
-    /// Wakes the sender when something was appended.
+    /// Wakes the sender when bytes were appended.
     appended: WaitQueue,
 }
 
@@ -98,11 +98,11 @@ impl Outgoing {
         self.appended.wake_all();
     }
 
-    /// Waits until there is something to send, then sends everything. Calls `made_room` before the
+    /// Waits until there are bytes to send, then sends all of them. Calls `made_room` before the
     /// first byte. Returns false if `has_ended` returned true instead.
     ///
     /// # Errors
-    /// Errors of `send`.
+    /// The errors of `send`.
     pub(super) async fn send_pending(
         &self,
         runtime: &Runtime,
@@ -163,7 +163,8 @@ async fn send_shared(
     Ok(())
 }
 
-/// Returns the length of a send. A socket that takes nothing is an error; a signal is no progress.
+/// Returns the length of a send. A socket that accepts no bytes is an error; a signal counts as no
+/// progress.
 fn some_bytes(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),

@@ -1,9 +1,9 @@
 //! The receiving task of a connection: assigns each reply to its request.
 //!
-//! One receive asks for as much as the buffer of `incoming` holds, so that many short replies come
-//! with one system call; payloads are copied from there. The rest of a long payload is received
-//! directly into its buffer. When the buffer is used up the callers run first, so that their next
-//! requests are sent before the next receive.
+//! One receive requests as many bytes as the buffer of `incoming` holds, so that many short replies
+//! arrive with one system call; payloads are copied from there. The rest of a long payload is
+//! received directly into its buffer. When the buffer is used up, the callers run first, so that
+//! their next requests are sent before the next receive.
 //!
 //! The reply to an abandoned request is read like any other.
 
@@ -22,7 +22,7 @@ use pumice_drive::base::AlignedBuffer;
 /// costs about as much as copying 32 KiB.
 const DIRECT_BYTES_MIN: usize = 32 << 10;
 
-/// Receives replies until the connection ends; afterwards no request waits.
+/// Receives replies until the connection ends. Afterwards, no request waits.
 pub(super) async fn receive(connection: Rc<Connection>, mut incoming: Incoming) {
     let end = loop {
         if let Err(end) = receive_reply(&connection, &mut incoming).await {
@@ -107,7 +107,7 @@ async fn receive_payload(
 fn end_of_stream(connection: &Connection, incoming: &Incoming, error: &io::Error) -> End {
     let is_clean = error.kind() == io::ErrorKind::UnexpectedEof && incoming.unread().is_empty();
     match error.kind() {
-        // A server that closes with something of ours unread resets the connection.
+        // A server that closes with unread bytes of ours resets the connection.
         _ if connection.is_left() => {
             End { is_orderly: true, what: "the client has disconnected".into() }
         }

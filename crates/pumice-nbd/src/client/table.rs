@@ -10,12 +10,12 @@
 //! Invariants:
 //! * A slot holds the buffer of its request from `begin` to the end, except while the receiver uses
 //!   it. A dropped future leaves the buffer there, and the slot becomes free once the reply has
-//!   come.
-//! * A cookie is a slot *and* its generation, which changes whenever the slot becomes free: a
-//!   cookie that a server repeats, delays, or makes up matches no waiting request.
+//!   arrived.
+//! * A cookie is a slot *and* its generation, which changes whenever the slot becomes free. A
+//!   cookie that a server repeats, delays, or makes up therefore matches no waiting request.
 //! * After warm-up nothing is allocated.
 //!
-//! Knows neither sockets nor bytes; the owner waits for free slots.
+//! This module has no notion of sockets or bytes. The owner waits for free slots.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -30,8 +30,8 @@ use std::task::{Context, Poll, Waker};
 use super::super::wire::Errno;
 use pumice_drive::base::AlignedBuffer;
 
-/// Requests in flight at once on a connection; further ones wait. Four times the depth of a deep
-/// queue of a host's driver (256); otherwise arbitrary.
+/// Maximum number of requests in flight on a connection. Further ones wait. Four times the depth of
+/// a deep queue of a host's driver (256); otherwise arbitrary.
 pub(super) const REQUESTS_MAX: usize = 1024;
 
 /// The destination of a read's payload.
@@ -41,7 +41,7 @@ pub(super) struct Target {
     pub(super) range: Range<usize>,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The server has answered, with success or an error.
@@ -68,7 +68,7 @@ struct Slot {
     waker: Waker,
 }
 
-/// Identifies a request from its start until its end was seen.
+/// Identifies a request from its start until its end has been observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     index: u32,
@@ -99,12 +99,12 @@ impl Table {
         self.count() < REQUESTS_MAX
     }
 
-    /// Returns the number of requests whose end was not seen yet.
+    /// Returns the number of requests whose end has not been observed yet.
     pub(super) fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Starts a request; a read has a target. There must be room.
+    /// Starts a request; a read has a target. A slot must be free.
     pub(super) fn begin(&mut self, target: Option<Target>) -> Key {
         assert!(self.has_room(), "a request without room");
         let index = self.free.pop().unwrap_or_else(|| {
@@ -123,8 +123,8 @@ impl Table {
         Key { index, generation: slot.generation }
     }
 
-    /// Returns the request that a reply names, with its target; `None` if no waiting request has
-    /// this cookie.
+    /// Returns the request to which a reply belongs, with its target; `None` if no waiting request
+    /// has this cookie.
     pub(super) fn answered(&mut self, cookie: u64) -> Option<(Key, Option<Target>)> {
         let key = Key::of(cookie);
         let slot = self.slots.get_mut(key.index as usize)?;
@@ -135,7 +135,7 @@ impl Table {
         Some((key, slot.target.take()))
     }
 
-    /// Ends a request that was answered; returns the waker of its caller.
+    /// Ends a request that was answered, and returns the waker of its caller.
     pub(super) fn complete(&mut self, key: Key, outcome: Outcome, target: Option<Target>) -> Waker {
         let slot = self.slot(key);
         assert_eq!(slot.phase, Phase::Receiving, "a request completed out of order");
@@ -151,7 +151,7 @@ impl Table {
         Some(self.end(Key { index: index as u32, generation }, Outcome::Lost))
     }
 
-    /// Polls for the end of a request; then returns its target and frees the slot.
+    /// Polls for the end of a request. Then returns its target and frees the slot.
     pub(super) fn poll(
         &mut self,
         key: Key,
@@ -203,8 +203,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: an answer reaches the request that it names and no other, and slots are used again.
-    //! Method: every order of an answer, a second one, a look and a dropped future.
+    //! Goal: an answer reaches only the request that it belongs to, and slots are reused. Method:
+    //! every order of an answer, a second answer, a poll and a dropped future.
     use super::*;
 
     fn target(len: usize) -> Option<Target> {

@@ -5,8 +5,9 @@
 //! nbd+unix:///[EXPORT]?socket=PATH        Unix socket
 //! ```
 //!
-//! Anything not understood is an error and never ignored: an unknown parameter was meant to change
-//! something. Supports neither TLS (`nbds`) nor abstract sockets nor other transports, and says so.
+//! Unknown parts of a URI are an error and never ignored, because an unknown parameter was meant to
+//! change the behaviour. TLS (`nbds`), abstract sockets and other transports are not supported, and
+//! the error states this.
 //!
 //! Source: NetworkBlockDevice/nbd, doc/uri.md; RFC 3986.
 
@@ -31,7 +32,7 @@ pub struct Uri {
     pub(super) export: String,
 }
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ServerAddress {
     /// A socket file.
@@ -43,11 +44,11 @@ pub(super) enum ServerAddress {
 impl Uri {
     /// Parses `nbd://host[:port]/export` or `nbd+unix:///export?socket=PATH`. Any part may be
     /// percent-encoded; an IPv6 address is in brackets; a URI without an export means the default
-    /// one.
+    /// export.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for TLS and for other transports, [`ErrorKind::InvalidInput`] for
-    /// anything that is not such a URI; both with the reason.
+    /// any other text that is not such a URI; both with the reason.
     pub fn parse(text: &str) -> Result<Uri> {
         let parsed = text
             .split_once("://")
@@ -59,8 +60,8 @@ impl Uri {
         })
     }
 
-    /// Returns the URI of an export of a server on a Unix socket. The name must be one that the
-    /// protocol allows: at most 4096 bytes, no NUL.
+    /// Returns the URI of an export of a server on a Unix socket. The protocol must allow the name:
+    /// at most 4096 bytes, no NUL.
     pub fn unix(socket: &Path, export: &str) -> Uri {
         Uri { server: ServerAddress::Unix(socket.to_owned()), export: export.to_owned() }
     }
@@ -195,8 +196,8 @@ fn parse_authority(authority: &str) -> Result<ServerAddress> {
     Ok(ServerAddress::Tcp { host, port })
 }
 
-/// Decodes `%XX`; the result may be any bytes. The library leaves a malformed `%` as it is; here it
-/// is an error.
+/// Decodes `%XX`; the result may be any bytes. The library ignores a malformed `%`; here it is an
+/// error.
 fn percent_decode(text: &str) -> Result<Vec<u8>> {
     let is_escape = |rest: &str| {
         rest.get(..2).is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -209,8 +210,8 @@ fn percent_decode(text: &str) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: URIs are read as the specification demands, and invalid ones are refused.
-    //! Method: its examples, each with the expected parts; printed URIs are read again.
+    //! Goal: URIs are read as the specification requires, and invalid ones are refused. Method: its
+    //! examples, each with the expected parts; printed URIs are read again.
     use super::*;
 
     fn tcp(host: &str, port: u16, export: &str) -> Uri {

@@ -1,9 +1,9 @@
 //! The client itself: connects, and sends requests to an export.
 //!
-//! Refuses requests that cannot succeed before sending anything: ranges outside of the export,
-//! offsets and lengths that are not multiples of its smallest block, changes of a read-only export,
-//! and commands that the server did not offer. Requests above the limits of the server are sent in
-//! pieces, one after the other.
+//! Requests that cannot succeed are refused before anything is sent: ranges outside of the export,
+//! offsets and lengths that are not multiples of its minimum block size, changes of a read-only
+//! export, and commands that the server did not offer. Requests above the limits of the server are
+//! sent in pieces, one after the other.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -36,23 +36,23 @@ use pumice_drive::runtime::{Runtime, shutdown_socket};
 /// Time limit for connecting and the handshake together.
 const CONNECT_NS: u64 = 10_000_000_000;
 
-/// Longest piece of a write whose data is copied, in bytes: bounds the memory for unsent data. A
-/// power of two, so that it is a multiple of every smallest block.
+/// Longest piece of a write whose data is copied, in bytes: limits the memory for unsent data. A
+/// power of two, so that it is a multiple of every possible minimum block size.
 const COPIED_PIECE_BYTES: u32 = 1 << 20;
 
 /// Longest range of one trim or write-zeroes in bytes. The protocol's field ends below 4 GiB; a
-/// power of two is a multiple of every smallest block.
+/// power of two is a multiple of every possible minimum block size.
 const RANGE_PIECE_BYTES: u32 = 1 << 30;
 
 /// A connection to one export of an NBD server; clones share the connection.
 ///
-/// Any number of tasks of its runtime may use it at once: up to 1024 requests are in flight
-/// together, and the server may carry out and answer them in any order. Only a request made after
-/// the answer to another one sees its effect. The connection has no time limit for answers; use
-/// [`Runtime::timeout`].
+/// Any number of tasks of its runtime may use it at once. Up to 1024 requests are in flight
+/// together, and the server may execute and answer them in any order. Only a request made after the
+/// answer to another one is certain to see its effect. The connection has no time limit for
+/// answers; use [`Runtime::timeout`].
 ///
-/// **A dropped future** leaves its request in flight: a write may still happen; the buffer of a
-/// read is freed when its reply has come.
+/// **A dropped future** leaves its request in flight: a write may still happen, and the buffer of a
+/// read is freed when its reply has arrived.
 ///
 /// **When the connection ends**, for whatever reason, all waiting and all later requests fail with
 /// [`ErrorKind::Io`] and the reason. It does not reconnect.
@@ -110,7 +110,8 @@ impl Data<'_> {
         }
     }
 
-    /// Returns the longest payload of one request to a server that takes up to `payload_bytes_max`.
+    /// Returns the longest payload of one request to a server that accepts up to
+    /// `payload_bytes_max`.
     fn piece_bytes(&self, payload_bytes_max: u32) -> u32 {
         match self {
             Data::Copied(_) => payload_bytes_max.min(COPIED_PIECE_BYTES),
@@ -140,7 +141,7 @@ impl Client {
     /// Connects like [`Client::connect`], with a time limit of `limit_ns` nanoseconds.
     ///
     /// # Errors
-    /// As for [`Client::connect`].
+    /// The errors of [`Client::connect`].
     pub async fn connect_within(runtime: &Runtime, uri: &Uri, limit_ns: u64) -> Result<Client> {
         let name = uri.to_string();
         match runtime.timeout(limit_ns, Self::open(runtime, uri, &name)).await {
@@ -192,8 +193,8 @@ impl Client {
     }
 
     /// Fills the buffer with the bytes at `offset`, and returns it. A range longer than the
-    /// server's largest payload is read in pieces, which need not be of the same moment. After an
-    /// error the content of the buffer is undefined.
+    /// server's largest payload is read in pieces, which need not represent the same moment. After
+    /// an error, the content of the buffer is undefined.
     ///
     /// # Errors
     /// `InvalidInput` if the range is outside of the export or not aligned to its blocks; errors of
@@ -223,9 +224,9 @@ impl Client {
         (buffer, Ok(()))
     }
 
-    /// Writes `data` at byte `offset`; with FUA if it must be durable on return. The data is copied
+    /// Writes `data` at byte `offset`, with FUA if it must be durable on return. The data is copied
     /// for sending. Data longer than 1 MiB, or than the server's largest payload, is written in
-    /// pieces, one after the other, and an error may come after some of them.
+    /// pieces, one after the other, and an error may occur after some of them.
     ///
     /// # Errors
     /// `ReadOnly`; `InvalidInput` if the range is outside of the export or not aligned to its
@@ -234,12 +235,11 @@ impl Client {
         self.write_data(offset, Data::Copied(data), durability).await
     }
 
-    /// Writes like [`Client::write`], from a whole buffer that other tasks may read at the same
-    /// time. Above 32 KiB it is sent without a copy; only the server's largest payload limits a
-    /// piece.
+    /// Like [`Client::write`], from a complete buffer that other tasks may read at the same time.
+    /// Above 32 KiB, it is sent without a copy; only the server's largest payload limits a piece.
     ///
     /// # Errors
-    /// As for [`Client::write`].
+    /// The errors of [`Client::write`].
     pub async fn write_shared(
         &self,
         offset: u64,
@@ -278,7 +278,7 @@ impl Client {
     /// above 1 GiB is trimmed in pieces.
     ///
     /// # Errors
-    /// As for [`Client::write`]; `Unsupported` if the server has no TRIM.
+    /// The errors of [`Client::write`]; `Unsupported` if the server has no TRIM.
     pub async fn trim(&self, offset: u64, len: u64, durability: Durability) -> Result<()> {
         self.check(command::TRIM, offset, len)?;
         self.need(command::TRIM, self.capabilities().has_trim)?;
@@ -286,11 +286,11 @@ impl Client {
         self.change_range(command::TRIM, flags, offset, len).await
     }
 
-    /// Makes `len` bytes at `offset` read as zeroes. A server may release space that it
-    /// should keep. A range above 1 GiB is zeroed in pieces.
+    /// Makes `len` bytes at `offset` read as zeroes. A server may release the space, even if it
+    /// should keep it. A range above 1 GiB is zeroed in pieces.
     ///
     /// # Errors
-    /// As for [`Client::write`]; `Unsupported` if the server has no WRITE_ZEROES.
+    /// The errors of [`Client::write`]; `Unsupported` if the server has no WRITE_ZEROES.
     pub async fn write_zeroes(
         &self,
         offset: u64,
@@ -308,7 +308,7 @@ impl Client {
         self.change_range(command::WRITE_ZEROES, flags, offset, len).await
     }
 
-    /// Sends a request for each piece of a range that was checked.
+    /// Sends a request for each piece of a checked range.
     async fn change_range(&self, command: u16, flags: u16, offset: u64, len: u64) -> Result<()> {
         let mut start = 0;
         while start < len {
@@ -320,7 +320,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes no more requests, waits until all requests in flight are answered, and closes the
+    /// Refuses new requests, waits until all requests in flight are answered, and closes the
     /// connection as the protocol specifies, within thirty seconds. Does not flush. Clones cannot
     /// be used afterwards.
     ///

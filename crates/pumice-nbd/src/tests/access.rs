@@ -1,7 +1,6 @@
 //! Goal: an export is open to the clients that its rules admit, and a change to a running server
-//! disturbs no other client.
-//! Method: clients over Unix sockets, whose user is the test's own; rules that name this user or
-//! another one.
+//! disturbs no other client. Method: clients over Unix sockets, whose user is that of the test;
+//! rules that list this user or another one.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -50,7 +49,7 @@ fn those_who_are_not_on_the_list_get_nothing() {
                 for name in ["disk", ""] {
                     let (mut client, kind) = door.ask(option, &choice(name));
                     assert_eq!(kind, reply::ERR_POLICY);
-                    // The connection is still good for other exports.
+                    // The connection can still be used for other exports.
                     client.option(option::LIST, b"");
                     assert_eq!(client.option_reply(option::LIST), (reply::ACK, vec![]));
                 }
@@ -107,7 +106,7 @@ fn connections_of_an_export_and_of_a_peer_are_limited() {
         let (mut third, kind) = door.ask(option::GO, &choice("disk"));
         assert_eq!(kind, reply::ERR_POLICY);
         drop(first);
-        // Its place is free once the server has noticed.
+        // Its place becomes free once the server has noticed.
         loop {
             third.option(option::GO, &choice("disk"));
             if third.option_reply(option::GO).0 == reply::INFO {
@@ -136,11 +135,12 @@ fn a_client_that_asks_for_nothing_is_let_go() {
     let disk = MemoryDisk { is_ready, gated_offset: Some(0), ..MemoryDisk::default() };
     serve(disk, with(policy), |mut door| {
         let (mut idle, mut busy) = (door.enter(), door.enter());
-        // Its request takes longer than the longest allowed pause.
+        // Its request takes longer than the longest allowed idle time.
         busy.request(command::WRITE, 0, 1, 0, 4);
         busy.send(b"long");
         idle.expect_end();
-        // Another connection begins only now: when it ends, the busy one has waited for as long.
+        // Another connection begins only now. When it ends, the busy one has waited at least as
+        // long.
         door.enter().expect_end();
         door.signal(OPEN_GATE);
         assert_eq!(busy.reply(), (1, 0));
@@ -207,7 +207,7 @@ fn a_change_of_rates_counts_for_the_next_request() {
 /// A change of a server.
 type Step = Box<dyn Fn(&Rc<Server>)>;
 
-/// Runs `client` against a server; the client sends the number of a step to have it performed.
+/// Runs `client` against a server. The client sends the number of a step to have it performed.
 fn change(steps: Vec<Step>, client: impl FnOnce(Door) + Send + 'static) {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = || Rc::new(MemoryDisk::default());
@@ -325,7 +325,7 @@ fn serve_tcp(options: Options, clients: impl FnOnce(SocketAddr) + Send + 'static
     clients.join().unwrap();
 }
 
-/// Guards against a crowd from one address that drives out earlier clients of other addresses.
+/// Guards against many clients from one address that drive out earlier clients of other addresses.
 #[test]
 fn the_peer_with_most_silent_connections_makes_room() {
     let options = Options { connections_max: 8, ..Options::default() };
@@ -336,7 +336,7 @@ fn the_peer_with_most_silent_connections_makes_room() {
         assert_eq!(crowd[0].receive(18).len(), 18);
         crowd[0].expect_end();
         connect_from([127, 0, 0, 3], target).greet(3);
-        // It is still there.
+        // It is still connected.
         patient.option(option::GO, &choice("disk"));
         assert_eq!(patient.option_reply(option::GO).0, reply::INFO);
     });

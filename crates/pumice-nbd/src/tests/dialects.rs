@@ -1,5 +1,5 @@
 //! Goal: clients can negotiate more than simple replies, and the result applies to nothing else.
-//! Method: the scripted client of the parent module, which reads chunks, too.
+//! Method: the scripted client of the parent module, extended to read chunks.
 
 use super::super::wire::{option, reply};
 use super::*;
@@ -26,7 +26,7 @@ pub(super) struct Chunk {
 }
 
 impl Client {
-    /// Agrees on an option without data.
+    /// Negotiates an option without data.
     pub(super) fn agree(&mut self, option: u32) {
         self.option(option, b"");
         assert_eq!(self.option_reply(option), (reply::ACK, vec![]));
@@ -104,13 +104,13 @@ pub(super) fn context_data(export: &str, names: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Returns a client that agreed on structured replies and both contexts.
+/// Returns a client that has negotiated structured replies and both contexts.
 fn structured(door: &Door) -> Client {
     enter_by(door, option::STRUCTURED_REPLY)
 }
 
-/// Returns a client that agreed on both contexts and on this option: structured replies or extended
-/// headers.
+/// Returns a client that has negotiated both contexts and this option: structured replies or
+/// extended headers.
 pub(super) fn enter_by(door: &Door, option: u32) -> Client {
     let mut client = door.connect();
     client.greet(3);
@@ -157,7 +157,7 @@ fn structured_replies_say_more() {
         assert_eq!((chunk.flags, chunk.kind, chunk.cookie), (DONE, ERROR, 7));
         assert_eq!(chunk.payload[..4], [0, 0, 0, 5]);
         let message = String::from_utf8(chunk.payload[6..].to_vec()).unwrap();
-        // The place of the drive and the exact failure are only for the log.
+        // The location of the drive and the exact failure are only for the log.
         assert_eq!(message, "the data is damaged: see the log of the server");
         client.request(command::READ, 0, 8, SIZE, 512);
         let chunk = client.chunk();
@@ -184,7 +184,7 @@ fn long_reads_come_in_parts_with_holes() {
         assert_eq!(chunks[2].payload, hole(42 * 4096, 21 * 4096));
         let data = [&(40_u64 * 4096).to_be_bytes()[..], &[41; 8192]].concat();
         assert_eq!(chunks[1].payload, data);
-        // Must not be cut: one chunk, including the zeroes.
+        // Must not be split: one chunk, including the zeroes.
         client.request(command::READ, wire::COMMAND_FLAG_DF, 2, 0, length);
         let chunk = client.chunk();
         assert_eq!((chunk.kind, chunk.flags, chunk.payload.len()), (DATA, DONE, 8 + 64 * 4096));
@@ -199,11 +199,11 @@ fn long_reads_come_in_parts_with_holes() {
 fn a_failure_in_the_middle_of_a_long_read_names_its_place() {
     let disk = MemoryDisk { failure: Some((3 << 20, ErrorKind::Medium)), ..MemoryDisk::default() };
     disk.bytes.borrow_mut().fill(9);
-    // Memory is so short that the read comes in pieces of 1 MiB.
+    // Memory is so short that the reply consists of pieces of 1 MiB.
     let options = Options { payload_bytes: 4 << 20, ..Options::default() };
     serve(disk, options, |door| {
         let mut client = structured(&door);
-        // 2 MiB may be held by one connection; the first piece fails as soon as it holds the byte.
+        // One connection may hold 2 MiB. The first piece fails as soon as it contains the byte.
         client.request(command::READ, 0, 4, 0, 4 << 20);
         let mut received = 0;
         loop {
@@ -265,7 +265,7 @@ fn a_flood_of_status_requests_is_answered_one_by_one() {
     assert_eq!(left.disk.waited_together.get(), 1);
 }
 
-/// Guards against long answers that are computed, one after the other, for a client that takes none
+/// Guards against long answers that are computed, one after the other, for a client that reads none
 /// of them.
 #[test]
 fn answers_that_nobody_takes_are_not_worked_out() {
@@ -276,7 +276,7 @@ fn answers_that_nobody_takes_are_not_worked_out() {
         let command = command::BLOCK_STATUS;
         let status = Request { flags: 0, command, cookie: 0, offset: 0, length: 16 << 20 };
         let mut client = structured(&door);
-        // In one piece, which fits a socket.
+        // The requests are sent in one piece, which fits in a socket.
         client.send(&status.encode().repeat(1000));
         let mut other = structured(&door);
         for _ in 0..ASKED {
@@ -286,7 +286,7 @@ fn answers_that_nobody_takes_are_not_worked_out() {
             assert_eq!(lengths, [4 + 2048 * 8; 2]);
         }
     });
-    // Each answer takes three lists and 32 KiB: a dozen fill the socket and the buffer of replies.
+    // Each answer needs three lists and 32 KiB: a dozen fill the socket and the buffer of replies.
     let more = left.disk.listed.get() - ASKED * 3;
     assert!(more < 20 * 3, "{more} lists for a client that takes nothing");
 }
@@ -363,7 +363,7 @@ fn extended_headers_take_long_ranges() {
         client.extended(command::TRIM, 0, 0, 1 << 33);
         let (_, chunk) = client.extended_chunk();
         assert_eq!((chunk.kind, &chunk.payload[..4]), (ERROR, &[0, 0, 0, 22][..]));
-        // Payloads where there should be none, and none where there should be one.
+        // Payloads where there must be none, and none where there must be one.
         client.extended(command::TRIM, wire::COMMAND_FLAG_PAYLOAD_LEN, 0, 4);
         client.send(b"what");
         assert_eq!(client.extended_chunk().1.kind, ERROR);
@@ -469,7 +469,7 @@ fn those_who_say_nothing_make_room() {
     serve(MemoryDisk::default(), options, |door| {
         let mut witness = door.enter();
         let mut silent: Vec<_> = (0..40).map(|_| door.connect()).collect();
-        // A client that chooses its export gets in immediately, although the limit is exceeded.
+        // A client that chooses its export is admitted immediately, although the limit is exceeded.
         let mut late = door.enter();
         late.expect_alive();
         witness.expect_alive();
@@ -489,7 +489,7 @@ fn tls_is_not_talked_into_a_server_without_it() {
         assert_eq!(client.option_reply(option::STARTTLS).0, reply::ERR_INVALID);
         client.go();
         client.expect_alive();
-        // A client that does not announce that it understands refusals.
+        // A client that does not announce support for refusals.
         let mut client = door.connect();
         client.greet(0);
         client.option(option::STARTTLS, b"");

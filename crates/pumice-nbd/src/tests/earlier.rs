@@ -1,6 +1,5 @@
 //! Goal: earlier states of a disk are exports under its rules, and clients learn the changes since
-//! them, on any thread.
-//! Method: a disk in memory that keeps its initial state; scripted clients.
+//! them, on any thread. Method: a disk in memory that retains its initial state; scripted clients.
 
 use super::super::{Earlier, Policy, Rate, Rules};
 use super::dialects::{self, descriptors};
@@ -35,7 +34,7 @@ fn serve_states(
     disk
 }
 
-/// Returns a connection that has agreed on structured replies.
+/// Returns a connection that has negotiated structured replies.
 fn haggling(door: &Door) -> Client {
     let mut client = door.connect();
     client.greet(3);
@@ -43,7 +42,7 @@ fn haggling(door: &Door) -> Client {
     client
 }
 
-/// Asks for the changes in the first blocks, and checks the answer.
+/// Queries the changes in the first blocks, and checks the answer.
 fn expect_changes(client: &mut Client, contexts: &[u32]) {
     client.request(command::BLOCK_STATUS, 0, 9, 4096, 8 * 4096);
     for &id in contexts {
@@ -67,7 +66,7 @@ fn selected() -> Vec<(u32, String)> {
 fn clients_learn_what_has_changed_since_a_state() {
     serve_states(&["new", "gone"], Policy::default(), |door| {
         let mut client = haggling(&door);
-        // Contexts come in the order of their kinds, not in the order of the queries.
+        // Contexts are listed in the order of their kinds, not in the order of the queries.
         assert_eq!(client.select("disk", &[CONTEXTS[1], CONTEXTS[0]]), selected());
         client.go();
         change_blocks(&mut client);
@@ -77,7 +76,7 @@ fn clients_learn_what_has_changed_since_a_state() {
         assert_eq!(client.select("disk@new", &["qemu:dirty-bitmap:gone"]), []);
         assert_eq!(client.select("disk@gone", &CONTEXTS), selected());
         assert_eq!(client.select("disk", &["qemu:dirty-bitmap:old"]), []);
-        // A state that the disk no longer knows is an error, not an answer.
+        // A state that the disk no longer has is an error, not an answer.
         assert_eq!(client.select("disk", &["qemu:dirty-bitmap:gone"]).len(), 1);
         client.go();
         client.request(command::BLOCK_STATUS, 0, 9, 0, 4096);
@@ -159,7 +158,7 @@ fn a_disk_and_its_states_share_a_rate() {
             assert_eq!(disk.call(command::FLUSH, 0, 0, 0), 0);
             assert_eq!(state.call(command::FLUSH, 0, 0, 0), 0);
         }
-        // 24 requests, less a free tenth of a second.
+        // 24 requests, minus a free tenth of a second.
         let taken_ns = clock.now_ns() - begun_ns;
         assert!(taken_ns > 900_000_000, "{taken_ns} ns");
     });
@@ -178,7 +177,7 @@ fn names_of_exports_stay_unique() {
     assert!(!server.add(earlier(&disk, "b", 1)), "the name is taken");
     assert!(server.add(earlier(&disk, "a", 2)));
     assert_eq!(names().len(), 3);
-    // A disk takes the name of a state.
+    // A disk replaces a state of the same name.
     assert!(server.add(export("disk@a")));
     let both = ["disk", "disk@b", "disk@a"].map(|name| (name.to_owned(), false));
     assert_eq!(names(), both);

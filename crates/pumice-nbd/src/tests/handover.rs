@@ -15,8 +15,8 @@ fn server(runtime: &Runtime, disk: &Rc<MemoryDisk>, grace_ns: u64) -> Rc<Server>
     Server::new(runtime.clone(), vec![export], options)
 }
 
-/// Runs `client` against a server of `disk`, which the first signal hands over to another one. Its
-/// gate opens a little later. Returns the number of clients that were handed over.
+/// Runs `client` against a server of `disk`, which the first signal hands over to another one. The
+/// gate of the disk opens a little later. Returns the number of clients that were handed over.
 fn hand_over(disk: MemoryDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = Rc::new(disk);
@@ -27,7 +27,8 @@ fn hand_over(disk: MemoryDisk, grace_ns: u64, client: impl FnOnce(Door) + Send +
             assert!(answer_signal(&runtime, &near).await, "the client hands over");
             let opener = (runtime.clone(), disk.clone());
             runtime.spawn(async move {
-                // Long enough for the first server to stop reading; if not, the test tests less.
+                // The delay is long enough for the first server to stop reading. Otherwise, the
+                // test checks less.
                 opener.0.sleep_ns(GATE_NS).await;
                 opener.1.open_gate();
             });
@@ -48,7 +49,7 @@ fn hand_over(disk: MemoryDisk, grace_ns: u64, client: impl FnOnce(Door) + Send +
     })
 }
 
-/// Returns whether the client sent another signal rather than ended.
+/// Returns whether the client sent another signal instead of ending.
 async fn answer_signal(runtime: &Runtime, near: &Arc<OwnedFd>) -> bool {
     let (buffer, received) = runtime.receive(near, vec![0; 1], 0..1).await;
     let is_signal = received.unwrap() > 0;
@@ -58,8 +59,8 @@ async fn answer_signal(runtime: &Runtime, near: &Arc<OwnedFd>) -> bool {
     is_signal
 }
 
-/// Returns the handover as the next process gets it; the listeners of the process before are not
-/// dropped.
+/// Returns the handover as the next process receives it. The listeners of the previous process are
+/// not dropped.
 fn through_a_socket(handover: Handover) -> Handover {
     let (ours, theirs) = UnixStream::pair().unwrap();
     handover.send(&ours).unwrap();
@@ -80,7 +81,7 @@ fn requests_under_way_end_and_half_a_request_goes_on() {
     let handed = hand_over(disk, 5_000_000_000, |mut door| {
         let mut client = door.enter();
         client.request(command::READ, 0, 1, 0, 16);
-        // Ends at the gate, with half a header after it.
+        // The request ends at the gate, with half a header after it.
         let request =
             Request { flags: 0, command: command::READ, cookie: 2, offset: 8192, length: 4 };
         client.expect_alive();
@@ -157,7 +158,7 @@ fn who_says_nothing_or_half_a_payload_is_cut_off() {
     assert_eq!(handed, 1);
 }
 
-/// The payload is skipped, to stay in step.
+/// The payload is skipped, to stay synchronized.
 #[test]
 fn who_sends_half_a_payload_that_is_refused_is_cut_off() {
     let handed = hand_over(MemoryDisk::default(), 50_000_000, |mut door| {
@@ -241,7 +242,7 @@ fn a_client_of_an_export_that_is_gone_is_closed() {
 }
 
 /// Returns whether a client that left a writable disk of [`SIZE`] bytes in the state "a" continues,
-/// when the next server has `disk` in a state that follows `follows`.
+/// if the next server has `disk` in a state that follows `follows`.
 fn goes_on(disk: MemoryDisk, follows: &str) -> bool {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let lineage = Lineage { follows: follows.into(), leaves: "b".into() };
@@ -269,7 +270,7 @@ fn a_client_goes_on_only_with_what_it_knows() {
     assert!(!goes_on(disk, "a"), "read-only");
 }
 
-/// Hands over more descriptors and bytes than one message takes.
+/// Hands over more descriptors and bytes than fit in one message.
 #[test]
 fn a_crowd_goes_through_the_socket() {
     let (ours, theirs) = UnixStream::pair().unwrap();

@@ -1,5 +1,5 @@
-//! Goal: every path through the handshake, and that each limit ends one connection only.
-//! Method: the scripted client of the parent module.
+//! Goal: every path through the handshake works, and each limit ends only one connection. Method:
+//! the scripted client of the parent module.
 
 use super::super::wire::{option, reply};
 use super::*;

@@ -1,5 +1,5 @@
-//! Goal: no bytes and no silence of one client harm the server or another client.
-//! Method: seeded random streams by the thousand, in every dialect, and clients that stop reading.
+//! Goal: no bytes and no silence of one client harm the server or another client. Method: thousands
+//! of seeded random streams, in every dialect, and clients that stop reading.
 
 use rand::RngExt;
 
@@ -14,7 +14,7 @@ fn bytes(random: &mut Random, length: usize) -> Vec<u8> {
     (0..length).map(|_| random.random()).collect()
 }
 
-/// Sends all that the server takes before it closes.
+/// Sends all bytes that the server accepts before it closes.
 fn pour(mut client: Client, stream: &[u8]) {
     let _closed_early = client.0.write_all(stream);
     client.drain();
@@ -122,7 +122,7 @@ fn random_bytes_after_the_handshake() {
 
 #[test]
 fn clients_that_do_not_read_stop_only_themselves() {
-    // Little memory, so that the two stalled clients together hold all of it.
+    // Memory is so limited that the two stalled clients together hold all of it.
     let options = Options { payload_bytes: 4 << 20, ..Options::default() };
     serve(MemoryDisk::default(), options, |door| {
         let mut stalled = [door.enter(), door.enter(), door.enter()];
@@ -133,7 +133,8 @@ fn clients_that_do_not_read_stop_only_themselves() {
                 requests.extend_from_slice(&read.encode());
             }
         }
-        // In one piece, which fits a socket: the server stops taking requests long before the end.
+        // The requests are sent in one piece, which fits in a socket: the server stops accepting
+        // requests long before the end.
         stalled.iter_mut().for_each(|client| client.send(&requests));
         let mut client = door.enter();
         for round in 0..20u8 {
@@ -194,7 +195,7 @@ fn replies_that_nobody_reads_do_not_pile_up() {
         let mut stream = client.0.try_clone().unwrap();
         let write = Request { flags: 0, command: command::WRITE, cookie: 0, offset: 0, length: 1 };
         let request = [&write.encode()[..], &[7]].concat();
-        // The server takes less than a fiftieth of that before the replies fill all buffers.
+        // The server accepts less than a fiftieth of that before the replies fill all buffers.
         let sender = std::thread::spawn(move || {
             let requests = request.repeat(100_000);
             for _ in 0..100 {
@@ -217,17 +218,17 @@ fn requests_of_a_client_that_has_left_are_dropped() {
         let mut client = door.enter();
         let read =
             Request { flags: 0, command: command::READ, cookie: 1, offset: 0, length: 32 << 20 };
-        // In one piece, which fits a socket.
+        // The requests are sent in one piece, which fits in a socket.
         client.send(&read.encode().repeat(500));
         drop(client);
-        // Accepted only once the first is gone.
+        // Accepted only once the first client has left.
         door.enter().expect_alive();
     });
     // Only the requests that were in slots when the client left.
     assert!(left.disk.completed.get() < 100, "{} requests", left.disk.completed.get());
 }
 
-/// Guards against reads that wait for a buffer when their client leaves, and are then carried out.
+/// Guards against reads that wait for a buffer when their client leaves, and are then executed.
 #[test]
 fn reads_that_wait_for_a_buffer_are_dropped_with_their_client() {
     let options = Options { connections_max: 1, payload_bytes: 2 << 20, ..Options::default() };
@@ -241,7 +242,7 @@ fn reads_that_wait_for_a_buffer_are_dropped_with_their_client() {
             assert_eq!(client.call(command::CACHE, 0, 1 << 20, 4096), 0);
             drop(client);
             door.signal(OPEN_GATE);
-            // Accepted only once the first is gone.
+            // Accepted only once the first client has left.
             door.enter().expect_alive();
         });
         let completed = left.disk.completed.get();
@@ -256,7 +257,7 @@ fn a_client_that_leaves_without_reading_is_let_go() {
         let mut client = door.enter();
         client.request(command::READ, 0, 1, 0, 32 << 20);
         client.request(command::DISC, 0, 0, 0, 0);
-        // Accepted only once the first is gone.
+        // Accepted only once the first client has left.
         door.enter().expect_alive();
         drop(client);
     });

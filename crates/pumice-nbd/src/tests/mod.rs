@@ -1,8 +1,8 @@
-//! Goal: the server answers its clients correctly, byte by byte.
-//! Method: a server on a Unix socket in the test's thread over a disk in memory, and in another
-//! thread a scripted client that knows only sockets. The two also share a control socket: signals
-//! through the client's end control the server's side, and closing it ends the test. Every client
-//! socket has a time limit, so that a missing reply is a failure and not a hang.
+//! Goal: the server answers its clients correctly, byte by byte. Method: a server on a Unix socket
+//! in the test's thread over a disk in memory, and in another thread a scripted client that uses
+//! only sockets. The two also share a control socket: signals through the client's end control the
+//! server's side, and closing it ends the test. Every client socket has a time limit, so that a
+//! missing reply is a failure and not a hang.
 
 mod access;
 mod dialects;
@@ -39,7 +39,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 const OPEN_GATE: u8 = b'o';
 const SHUT_DOWN: u8 = b's';
 
-/// The client's way to its server.
+/// The client's access to its server.
 struct Door {
     path: PathBuf,
     control: UnixStream,
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// Ends the sending direction, and takes the rest of the replies.
+    /// Ends the sending direction, and receives the remaining replies.
     fn drain(mut self) {
         let _may_be_closed = self.0.shutdown(Shutdown::Write);
         match self.0.read_to_end(&mut Vec::new()) {
@@ -134,7 +134,7 @@ impl Client {
         (cookie, error.to_wire())
     }
 
-    /// Sends one request without payloads; returns the error value.
+    /// Sends one request without payloads, and returns the error value.
     fn call(&mut self, command: u16, flags: u16, offset: u64, length: u32) -> u32 {
         let cookie = offset ^ u64::from(length) << 32;
         self.request(command, flags, cookie, offset, length);
@@ -188,7 +188,7 @@ fn serve(disk: MemoryDisk, options: Options, client: impl FnOnce(Door) + Send + 
     Left { disk, refused: export.refused_requests(), connections: server.connections() }
 }
 
-/// Runs `client` against `server`; its signals are for `disk`.
+/// Runs `client` against `server`. Its signals are for `disk`.
 fn serve_with(
     runtime: &Runtime,
     server: &Rc<Server>,
@@ -201,8 +201,8 @@ fn serve_with(
     });
 }
 
-/// Runs `client` in a thread, and `serve` with the socket that it connects to and the near end of
-/// its signals.
+/// Runs `client` in a thread, and `serve` with the socket to which the client connects and the near
+/// end of its signals.
 fn visit<T>(
     client: impl FnOnce(Door) + Send + 'static,
     serve: impl FnOnce(Listener, Arc<OwnedFd>) -> T,
@@ -222,7 +222,7 @@ fn visit<T>(
     result
 }
 
-/// Obeys the client's signals; shuts the server down when there are no more.
+/// Obeys the client's signals. Shuts down the server when there are no more.
 async fn obey(runtime: &Runtime, server: &Rc<Server>, disk: &MemoryDisk, near: &Arc<OwnedFd>) {
     let mut shutdown = Box::pin(server.shutdown());
     let mut is_shut_down = false;
@@ -234,7 +234,7 @@ async fn obey(runtime: &Runtime, server: &Rc<Server>, disk: &MemoryDisk, near: &
             (0, _) => break,
             (_, OPEN_GATE) => disk.open_gate(),
             (_, SHUT_DOWN) => {
-                // Goes as far as it can; the rest waits for the end of the test.
+                // Proceeds as far as possible; the rest waits for the end of the test.
                 is_shut_down =
                     poll_fn(|context| Poll::Ready(shutdown.as_mut().poll(context).is_ready()))
                         .await;

@@ -1,6 +1,6 @@
-//! Goal: each request to a disk that changes by itself sees one moment, in all parts of its reply,
-//! and leaves a moment that can no longer be read for the next one.
-//! Method: a disk that changes after each read, and so little memory that replies have parts.
+//! Goal: each request to a disk that changes by itself represents one moment, in all parts of its
+//! reply, and moves on when that moment can no longer be read. Method: a disk that changes after
+//! each read, and so little memory that replies have parts.
 
 use std::cell::Cell;
 
@@ -81,7 +81,7 @@ fn a_request_sees_one_moment_of_a_disk_that_changes_by_itself() {
         let mut client = door.enter();
         let mut before = 0;
         for _ in 0..3 {
-            // In pieces of a megabyte or two.
+            // The data is read in pieces of a megabyte or two.
             let bytes = client.read(0, 8 << 20).unwrap();
             assert!(bytes.iter().all(|&byte| byte == bytes[0]), "parts of several moments");
             assert!(bytes[0] > before, "moment {} after {before}", bytes[0]);

@@ -1,6 +1,6 @@
-//! Goal: a shutdown answers running requests, refuses new ones, waits for the flush and for no
-//! host.
-//! Method: reads and a flush that wait at a gate which opens before, during or never.
+//! Goal: a shutdown answers running requests, refuses new ones, and waits for the flush but for no
+//! host. Method: reads and a flush that wait at a gate that opens before the shutdown, during it or
+//! never.
 
 use super::super::wire::{option, reply};
 use super::*;
@@ -28,7 +28,7 @@ fn running_requests_end_and_new_ones_are_refused() {
         assert_eq!(client.call(command::FLUSH, 0, 0, 0), 108);
         haggler.option(option::GO, b"\0\0\0\0\0\0");
         assert_eq!(haggler.option_reply(option::GO).0, reply::ERR_SHUTDOWN);
-        // Its answer would be taken for the size of an export.
+        // Its answer would be mistaken for the size of an export.
         old.option(option::EXPORT_NAME, b"disk");
         old.expect_end();
         door.signal(OPEN_GATE);
@@ -71,7 +71,7 @@ fn a_client_that_does_not_read_is_not_waited_for() {
     assert_eq!(left.connections, 0);
 }
 
-/// Giving up a slow flush would lose the data that it was about to make durable.
+/// Abandoning a slow flush would lose the data that it was about to make durable.
 #[test]
 fn a_slow_flush_is_waited_for() {
     let runtime = Runtime::simulated();

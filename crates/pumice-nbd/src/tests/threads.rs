@@ -1,6 +1,6 @@
-//! Goal: disks on several threads are one server to their clients, and do not wait for each other.
-//! Method: two disks in memory, each on its own thread, and the server in front of them in the
-//! test's thread. Work that must not wait is seen to continue while the other side stands still.
+//! Goal: disks on several threads appear as one server to their clients, and do not wait for each
+//! other. Method: two disks in memory, each on its own thread, and the front server in the test's
+//! thread. Work that must not wait is observed to continue while the other side is blocked.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Starts a thread; offers the initial state of the disk as well, if it `has_state`.
+    /// Starts a thread. Offers the initial state of the disk as well, if it `has_state`.
     fn start(
         name: &'static str,
         is_ready: fn(u64) -> bool,
@@ -47,14 +47,14 @@ impl Thread {
         (Self { life, handle }, announced.recv().unwrap())
     }
 
-    /// Ends the thread; returns the calls of the disk.
+    /// Ends the thread, and returns the calls of the disk.
     fn end(self) -> Vec<String> {
         drop(self.life);
         self.handle.join().unwrap()
     }
 }
 
-/// The disks `a` and `b`, each on its thread, and a server in front of them.
+/// The disks `a` and `b`, each on its thread, and a front server.
 pub(super) struct World {
     runtime: Runtime,
     server: Rc<Server>,
@@ -151,7 +151,8 @@ fn clients_reach_the_disk_that_they_choose() {
         assert_eq!((a.write(0, 0, b"first"), b.write(0, 0, b"other")), (0, 0));
         assert_eq!(a.read(0, 5).unwrap(), b"first");
         assert_eq!(b.read(0, 5).unwrap(), b"other");
-        // A request together with the choice: it arrives on the thread that performs handshakes.
+        // The request is sent together with the choice, so it arrives on the thread that performs
+        // handshakes.
         let mut hasty = door.connect();
         hasty.greet(3);
         let request = Request { flags: 0, command: command::READ, cookie: 9, offset: 0, length: 5 };
@@ -194,7 +195,7 @@ fn a_busy_disk_holds_up_no_other() {
         a.request(command::WRITE, 0, 1, 0, 4);
         a.send(b"long");
         has_entered.recv_timeout(TIME_LIMIT).unwrap();
-        // Its thread stands still.
+        // Its thread is blocked.
         b.expect_alive();
         door.enter_at("b").expect_alive();
         let mut haggler = door.connect();
@@ -215,7 +216,7 @@ fn handshakes_hold_up_no_disk() {
     visit(
         move |mut door| {
             let (mut a, mut b) = (door.enter_at("a"), door.enter_at("b"));
-            // The thread that performs handshakes does nothing after this.
+            // The thread that performs handshakes is blocked from here on.
             door.signal(b'b');
             a.expect_alive();
             b.expect_alive();
@@ -238,7 +239,7 @@ fn handshakes_hold_up_no_disk() {
     threads.into_iter().for_each(|thread| drop(thread.end()));
 }
 
-/// Guards against requests that are carried out although their client left before it was admitted.
+/// Guards against requests that are executed although their client left before it was admitted.
 #[test]
 fn who_leaves_during_the_handshake_has_asked_for_nothing() {
     let World { runtime, server, threads } = World::new(|_| true, Options::default());

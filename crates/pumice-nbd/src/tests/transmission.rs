@@ -1,6 +1,6 @@
-//! Goal: every command, every error value, every way a payload can take, order and pipelining.
-//! Method: the scripted client of the parent module; the calls that reached the disk are compared
-//! at the end.
+//! Goal: every command, every error value, every path of a payload, order and pipelining. Method:
+//! the scripted client of the parent module; the calls that reached the disk are compared at the
+//! end.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn every_command_reaches_the_disk() {
         "flush",
     ];
     assert_eq!(left.calls(), expected);
-    // Three reads, and the calls above.
+    // The counts include three reads and the calls above.
     assert_eq!((left.disk.completed.get(), left.refused), (3 + 9, 0));
 }
 
@@ -294,8 +294,8 @@ fn more_requests_than_slots_wait_in_the_socket() {
     });
 }
 
-/// The slot of an answered request takes the next one, whose answer must not overtake the requests
-/// that wait for their turn to send.
+/// The slot of an answered request is reused for the next one, whose answer must not overtake the
+/// requests that wait for their turn to send.
 #[test]
 fn long_reads_are_answered_in_order() {
     const LENGTH: u32 = 4 << 20;
@@ -306,11 +306,11 @@ fn long_reads_are_answered_in_order() {
         }
         let mut answered = Vec::new();
         for cookie in 3..20 {
-            // A reply exceeds the capacity of the socket: the next one waits for its turn.
+            // A reply exceeds the capacity of the socket, so the next one waits for its turn.
             answered.push(client.reply().0);
             client.receive(LENGTH as usize);
             client.request(command::READ, 0, cookie, 0, LENGTH);
-            // The server has seen the request when it answers this.
+            // When the server answers this, it has seen the request.
             door.signal(OPEN_GATE);
         }
         assert_eq!(answered, (0..17).collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! Goal: the client learns the holes that a server reports, accepts a server that reports none, and
-//! no server makes the client hang, panic or allocate without bound.
-//! Method: scripted servers, which cut replies in unusual ways, break the protocol, or send noise.
+//! no server makes the client hang, panic or allocate without limit. Method: scripted servers,
+//! which split replies in unusual ways, violate the protocol, or send noise.
 
 use rand::{Rng, RngExt};
 
@@ -69,7 +69,7 @@ fn extents_are_those_that_the_server_reports() {
         server.send(&other);
         server.send(&chunk(request.cookie, false, 5, &status(7, &extents)));
         server.send(&chunk(request.cookie, true, 0, &[]));
-        // Continues where the extents ended; the next one reaches beyond the request and the
+        // Continues where the extents ended. The next extent reaches beyond the request and the
         // export.
         let request = server.request();
         assert_eq!(request.offset, 20480);
@@ -144,7 +144,7 @@ fn wrong_replies_are_errors() {
         let error = meet(script, async |runtime, uri| told(runtime, uri).await.unwrap_err());
         assert!(error.chain().contains(words), "{words}: {}", error.chain());
     }
-    // A length of 4 GiB is refused before anything is received.
+    // A length of 4 GiB is refused before any of it is received.
     let script = |server: &mut Script| {
         enter(server, SIZE);
         let cookie = server.request().cookie;

@@ -1,6 +1,5 @@
-//! Goal: every possible answer of a server to the handshake ends in an export or in an error with
-//! the reason, in time.
-//! Method: scripted servers.
+//! Goal: every possible answer of a server to the handshake leads to an export or to an error with
+//! the reason, in time. Method: scripted servers.
 
 use rand::RngExt;
 
@@ -234,7 +233,7 @@ fn random_answers_end_in_an_error() {
                 }
             },
             async |runtime, uri| {
-                // Some get as far as an export; each of these must be valid.
+                // Some handshakes reach an export; each of these exports must be valid.
                 let Ok(client) = Client::connect(runtime, uri).await else { return };
                 assert!(client.capabilities().block_bytes_min.is_power_of_two());
                 assert!(client.size_bytes() <= i64::MAX as u64);

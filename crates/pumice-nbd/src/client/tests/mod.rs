@@ -1,7 +1,7 @@
-//! Goal: the client works with our own server, and survives every other one.
-//! Method: `own_server` runs both ends on one runtime over a disk in memory; in `handshakes` and
-//! `replies` a thread plays a server that follows the test's script, byte by byte. Every wait has a
-//! time limit, so that a lost answer is a failure and not a hang.
+//! Goal: the client works with our own server, and survives every other one. Method: `own_server`
+//! runs both ends on one runtime over a disk in memory. In `handshakes` and `replies`, a thread
+//! plays a server that follows the test's script, byte by byte. Every wait has a time limit, so
+//! that a lost answer is a failure and not a hang.
 
 mod allocation;
 mod handshakes;
@@ -32,7 +32,7 @@ const SIZE: u64 = 1 << 30;
 struct Script(UnixStream);
 
 impl Script {
-    /// Sends bytes; a client that is gone does not matter.
+    /// Sends bytes. It does not matter if the client has vanished.
     fn send(&mut self, bytes: &[u8]) {
         let _may_be_gone = self.0.write_all(bytes);
     }

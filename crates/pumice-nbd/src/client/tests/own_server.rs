@@ -1,6 +1,6 @@
 //! Goal: reads return the written data, requests reach the disk unchanged, and the end of a
-//! connection is orderly on both sides.
-//! Method: our own server over a disk in memory, on the client's runtime; both of its backends.
+//! connection is orderly on both sides. Method: our own server over a disk in memory, on the
+//! client's runtime, with both of its backends.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use crate::memory_disk::{MemoryDisk, SIZE as DISK_BYTES};
 use crate::{Access, Listen, Listener};
 use pumice_drive::base::seed;
 
-/// Everything available where a test's body runs.
+/// Everything available to the body of a test.
 struct World {
     runtime: Runtime,
     disk: Rc<MemoryDisk>,

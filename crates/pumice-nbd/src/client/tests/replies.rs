@@ -1,7 +1,6 @@
 //! Goal: replies reach their requests in any order and in any pieces; a wrong reply ends the
 //! connection with a reason for all waiting callers; the client sends no request that the server
-//! cannot take.
-//! Method: scripted servers.
+//! cannot accept. Method: scripted servers.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,7 +19,7 @@ fn content(offset: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|index| ((offset + index) * 7 % 251) as u8).collect()
 }
 
-/// Polls once, which sends nothing yet but makes the request.
+/// Polls once, which makes the request but does not send it yet.
 async fn begin(future: &mut std::pin::Pin<&mut impl Future>) {
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(_) => panic!("answered before it was asked"),
@@ -31,7 +30,7 @@ async fn begin(future: &mut std::pin::Pin<&mut impl Future>) {
 
 #[test]
 fn replies_come_in_any_order_and_in_pieces_of_any_length() {
-    // Short ones go through the buffer, long ones past it, the longest by far.
+    // Short replies go through the buffer; long ones bypass it, the longest by far.
     const LENGTHS: [usize; 8] = [1, 4096, 100_000, 512, 32 << 10, 3 << 20, 65_536, 4000];
     for piece in [1, 15, 16, 17, 4096, 60_000, usize::MAX] {
         let script = move |server: &mut Script| {
@@ -46,7 +45,7 @@ fn replies_come_in_any_order_and_in_pieces_of_any_length() {
                 stream.extend_from_slice(&header);
                 stream.extend_from_slice(&content(request.offset, request.length as usize));
             }
-            // The first bytes come in small pieces, the rest together: byte by byte would take
+            // The first bytes arrive in small pieces, the rest together: byte by byte would take
             // long.
             let (slow, fast) = stream.split_at(stream.len().min(20_000));
             slow.chunks(piece).for_each(|piece| server.send(piece));
@@ -169,7 +168,8 @@ fn the_reply_of_a_dropped_future_is_read_and_thrown_away() {
         let script = move |server: &mut Script| {
             server.enter(None);
             for _ in 0..2 {
-                // The payload of a dropped one would be taken for a reply if it were not read.
+                // If the payload of a dropped request were not read, it would be mistaken for a
+                // reply.
                 let [dropped, kept] = [server.request(), server.request()];
                 server.reply(dropped.cookie, 0, &content(dropped.offset, length));
                 server.reply(kept.cookie, 0, &content(kept.offset, 512));
@@ -279,8 +279,8 @@ fn requests_of_one_turn_leave_together() {
     let script = |server: &mut Script| {
         server.enter(None);
         let mut seen = vec![0; 32 * (28 + 4096) + 1];
-        // A send of 128 KiB is a few buffers of the kernel, which a reader may receive one by one;
-        // a send for each request would be many more.
+        // A send of 128 KiB uses a few buffers of the kernel, which a reader may receive one by
+        // one; one send per request would use many more.
         let (mut length, mut reads) = (0, 0);
         while length < seen.len() - 1 {
             length += server.0.read(&mut seen[length..]).unwrap();
