@@ -1,7 +1,7 @@
-//! The file system: a directory with one file, whose content is the content of the disk.
+//! The file system: a directory with one file, whose content is that of the disk.
 //!
-//! Defines attributes and operations. Changes beyond the end are refused here; reads end there, as
-//! for any file. Files cannot be created, truncated or opened for cached I/O.
+//! This module defines attributes and operations. Changes beyond the end are refused here; reads
+//! end there, as for any file. Files cannot be created, truncated or opened for cached I/O.
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -10,14 +10,14 @@ use zerocopy::IntoBytes;
 use super::wire::{Asked, Attributes, FileSystem, Opened, ROOT, open};
 use pumice_nbd::Allocation;
 
-/// The name of the file if the name of the disk is not possible for a file.
+/// The name of the file if the name of the disk is not a valid file name.
 const PLAIN_NAME: &str = "disk";
 
 /// Maximum length of a name in bytes. Source: Linux, `NAME_MAX`.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Returns the name of the only file: the name of the disk, cut to the longest possible length, or
-/// `disk` if a file cannot have it.
+/// Returns the name of the only file: the name of the disk, truncated to the maximum length, or
+/// `disk` if the name is not a valid file name.
 pub fn file_name(disk: &str) -> &str {
     let is_possible = |name: &str| !name.contains(['/', '\0']) && !["", ".", ".."].contains(&name);
     let name = disk.get(..disk.floor_char_boundary(NAME_BYTES_MAX));
@@ -70,7 +70,7 @@ impl DiskFile {
                 let blocks = self.size_bytes / u64::from(BLOCK_BYTES);
                 Ok(FileSystem::new(blocks, BLOCK_BYTES, NAME_BYTES_MAX).as_bytes().to_vec())
             }
-            // After one such answer the kernel does not ask again.
+            // After one such answer, the kernel does not send the operation again.
             _ => Err(Errno::NOSYS),
         }
     }
@@ -92,10 +92,10 @@ impl DiskFile {
         u32::try_from(rest).map_or(length, |rest| rest.min(length))
     }
 
-    /// Checks that a range to be changed lies on the disk.
+    /// Checks that a range to be changed is on the disk.
     ///
     /// # Errors
-    /// The range lies outside of the disk, or the disk is read-only.
+    /// The range is outside of the disk, or the disk is read-only.
     pub(super) fn check_change(&self, offset: u64, length: u64) -> Result<(), Errno> {
         let end = offset.checked_add(length).filter(|&end| end <= self.size_bytes);
         match (self.is_read_only, end) {
@@ -115,7 +115,7 @@ impl DiskFile {
         length: u64,
         mode: u32,
     ) -> Result<Allocation, Errno> {
-        // A hole reads as zeroes up to its last byte. It is therefore not a trim, which keeps
+        // A hole reads as zeroes up to its last byte. It is therefore not a trim, which preserves
         // partly covered blocks: a loop device punches holes for both discard and write-zeroes.
         let allocation = match mode & !KEEP_SIZE {
             PUNCH_HOLE => Allocation::Release,

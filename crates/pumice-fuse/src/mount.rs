@@ -18,11 +18,12 @@ use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::AnyDisk;
 
-/// Bytes of requests in flight beyond which further requests wait: as much as a loop device with
+/// Bytes of requests in flight beyond which further requests wait: the amount of a loop device with
 /// its 128 requests of 512 KiB each.
 const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 
-/// A mounted disk. Dropping it unmounts; processes that have the file open then get errors.
+/// A mounted disk. Dropping it unmounts the file system. Processes that have the file open then get
+/// errors.
 ///
 /// Only the runtime answers requests for the file: its thread must not access the file.
 pub struct FuseMount {
@@ -31,12 +32,12 @@ pub struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts `disk` on `directory`, accessible only to its owner; lists of mounts show it as
+    /// Mounts `disk` on `directory`, accessible only to its owner. Lists of mounts show it as
     /// `pumice:NAME`, and lists of loop devices show its file, whose name is [`file_name`] of that
-    /// name. Requests are carried out while the runtime runs.
+    /// name. Requests are executed while the runtime runs.
     ///
     /// # Errors
-    /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
+    /// `/dev/fuse` does not exist, the kernel is too old, or the user may not mount: only root may.
     pub fn mount(
         runtime: &Runtime,
         disk: Rc<dyn AnyDisk>,
@@ -61,11 +62,11 @@ impl FuseMount {
         Ok(mounted)
     }
 
-    /// Unmounts; afterwards the disk receives no more requests. If it is unmounted already, does
-    /// nothing.
+    /// Unmounts. Afterwards, the disk receives no more requests. Does nothing if it is already
+    /// unmounted.
     ///
     /// # Errors
-    /// `Busy` if a process, or a loop device, has the file open: nothing has changed.
+    /// `Busy` if a process, or a loop device, has the file open. Nothing has changed then.
     pub fn unmount(&mut self) -> Result<()> {
         match unmount(&self.directory, UnmountFlags::empty()) {
             Ok(()) | Err(Errno::INVAL) => {
@@ -80,12 +81,13 @@ impl FuseMount {
     }
 }
 
-/// Answers the first request from `device` immediately; the future carries out all others until the
+/// Answers the first request from `device` immediately. The future executes all others until the
 /// end of the file. `device` is a `/dev/fuse` just mounted with its file system, or a socket that
-/// keeps messages apart and whose other end speaks as the kernel does; its reads must not block.
+/// preserves message boundaries and whose other end behaves like the kernel; its reads must not
+/// block.
 ///
 /// # Errors
-/// The first request is malformed, or from a kernel that is too old.
+/// The first request is malformed, or the kernel is too old.
 pub fn serve(
     runtime: &Runtime,
     disk: Rc<dyn AnyDisk>,

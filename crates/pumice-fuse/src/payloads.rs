@@ -1,7 +1,7 @@
 //! Memory for the data of requests, and its limit.
 //!
-//! Invariant: the payloads that are lent out take less than the limit plus one longest request, as
-//! long as every request is accepted only after [`Payloads::have_room`].
+//! Invariant: the lent payloads use less than the limit plus one longest request, as long as every
+//! request is accepted only after [`Payloads::have_room`].
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -18,18 +18,18 @@ pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Data of at most this length has a pool of its own.
 pub(super) const SHORT_BYTES: usize = 16 << 10;
 
-/// The memory that is not lent out, and the amount of lent memory.
+/// The memory that is not lent, and the amount of lent memory.
 pub(super) struct Payloads {
-    /// Bytes beyond which no request is accepted. Also limits the memory that each pool keeps.
+    /// Bytes beyond which no request is accepted. Also limits the memory that each pool retains.
     lent_bytes_max: usize,
     lent_bytes: Cell<usize>,
     short: RefCell<Vec<Box<[u8]>>>,
     long: RefCell<Vec<Box<[u8]>>>,
-    /// Waker of the task that waits for room.
+    /// Waker of the task that waits for space.
     waker: Cell<Option<Waker>>,
 }
 
-/// Memory for the data of a request; returned to its pool on drop. Its content is undefined.
+/// Memory for the data of a request, returned to its pool when dropped. Its content is undefined.
 pub(super) struct Payload {
     buffer: Box<[u8]>,
     range: Range<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Payload {
 }
 
 impl Payloads {
-    /// Returns empty pools that lend out about `lent_bytes_max` at most.
+    /// Returns empty pools that lend about `lent_bytes_max` at most.
     pub(super) fn new(lent_bytes_max: usize) -> Self {
         Self {
             lent_bytes_max,
@@ -80,13 +80,13 @@ impl Payloads {
         self.lend_buffer(buffer, 0..length)
     }
 
-    /// Returns memory for a whole request, which does not count as lent.
+    /// Returns memory for an entire request, which does not count as lent.
     pub(super) fn long(&self) -> Box<[u8]> {
         let kept = self.long.borrow_mut().pop();
         kept.unwrap_or_else(|| zeroed(REQUEST_HEAD_BYTES + REQUEST_BYTES_MAX))
     }
 
-    /// Returns the data at `range` of a request. Short data is copied; for long data the request's
+    /// Returns the data at `range` of a request. Short data is copied. For long data, the request's
     /// memory is taken and replaced by other memory.
     #[expect(clippy::indexing_slicing, reason = "the data of a decoded write lies in its request")]
     pub(super) fn keep(self: &Rc<Self>, request: &mut Box<[u8]>, range: Range<usize>) -> Payload {

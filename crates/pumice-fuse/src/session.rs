@@ -1,12 +1,12 @@
-//! The session with the kernel: reads requests, carries them out, replies.
+//! The session with the kernel: reads requests, executes them, replies.
 //!
-//! A write that need not wait is carried out immediately, from the memory that it was read into;
-//! every other request with data is a task of its own. Their number is bounded by the kernel, which
-//! keeps [`BACKGROUND_MAX`] in flight, and by the memory for their data.
+//! A write that need not wait is executed immediately, from the memory into which it was read;
+//! every other request with data is a task of its own. Their number is limited by the kernel, which
+//! has at most [`BACKGROUND_MAX`] in flight, and by the memory for their data.
 //!
-//! Replies to short writes are sent together, after everything received with them is carried out.
-//! Each reply wakes its host, which would otherwise take the processor from the next write, and
-//! send one request where it could have sent several.
+//! Replies to short writes are sent together, after everything received with them has been
+//! executed. Each reply wakes its host, which would otherwise take the processor from the next
+//! write, and send one request where it could have sent several.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -26,13 +26,14 @@ use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Allocation, AnyDisk, Durability};
 
-/// Requests read before other tasks run, and so the most replies to writes that are sent together:
-/// the first of them waits 16 times 10 us for the last, a quarter of the latency of a write at
-/// depth 32.
+/// Number of requests read before other tasks run, and so the maximum number of replies to writes
+/// that are sent together: the first of them waits 16 times 10 us for the last, a quarter of the
+/// latency of a write at depth 32.
 const TOGETHER_MAX: usize = 16;
 
-/// Requests in flight that the kernel counts as background, which includes all asynchronous direct
-/// I/O: twice the requests of a loop device. The default of 12 would limit the queue depth.
+/// Maximum number of requests in flight that the kernel counts as background, which includes all
+/// asynchronous direct I/O: twice the requests of a loop device. The default of 12 would limit the
+/// queue depth.
 const BACKGROUND_MAX: u16 = 256;
 
 /// An open `/dev/fuse` of a mounted file system. Reads of it do not block.
@@ -47,7 +48,7 @@ impl Device {
     pub(super) fn shake_hands(&self) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_HEAD_BYTES + REQUEST_BYTES_MAX];
         loop {
-            // The request is there as soon as the file system is mounted.
+            // The request is available as soon as the file system is mounted.
             retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None))?;
             let length = rustix::io::read(&self.0, &mut buffer)?;
             let request = buffer.get(..length).and_then(wire::decode);
@@ -64,7 +65,7 @@ impl Device {
             }
             let init = Init::new(max_readahead, wanted, REQUEST_BYTES_MAX, BACKGROUND_MAX);
             self.reply(unique, init.as_bytes());
-            // A kernel of another major version sends its request again.
+            // A kernel with another major version sends its request again.
             if version.0 == VERSION.0 {
                 return Ok(());
             }
@@ -137,7 +138,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Carries out requests until the file system is unmounted.
+    /// Executes requests until the file system is unmounted.
     pub(super) async fn serve(self) {
         let mut buffer = self.payloads.long();
         let mut replies = Vec::with_capacity(TOGETHER_MAX);
@@ -158,14 +159,14 @@ impl Session {
             match heard {
                 Received::Request(_) => self.runtime.yield_now().await,
                 Received::TooMuch => self.payloads.room().await,
-                // An error of the wait shows up again in the next read.
+                // If the wait fails, the next read reports the error too.
                 Received::Nothing => drop(self.runtime.readable(&self.device.0).await),
                 Received::End => return,
             }
         }
     }
 
-    /// Carries out the request in the first `length` bytes, or starts to. The reply to a completed
+    /// Executes the request in the first `length` bytes, or starts to. The reply to a completed
     /// write is added to `replies`.
     #[expect(clippy::indexing_slicing, reason = "the data of a decoded write lies in its request")]
     async fn carry_out(
@@ -196,7 +197,7 @@ impl Session {
                 Work::Write { offset, payload: self.payloads.keep(buffer, range) }
             }
             Asked::Read { offset, length } => {
-                // The kernel writes no more than the limit it was given.
+                // The kernel writes no more than the limit that it was given.
                 let length = (self.file.readable(offset, length) as usize).min(REQUEST_BYTES_MAX);
                 if length == 0 {
                     return self.device.reply(unique, &[]);

@@ -1,8 +1,8 @@
-//! Goal: the conversation with the kernel, message by message; no message of the kernel breaks the
-//! session.
-//! Method: a session and a scripted kernel on one thread, over a disk in memory. They speak through
-//! a pair of sockets that keep messages apart, as `/dev/fuse` does. The kernel's bytes are written
-//! down here by the offsets of `fuse.h`, and not with the structures under test.
+//! Goal: the conversation with the kernel is right, message by message; no message of the kernel
+//! breaks the session. Method: a session and a scripted kernel on one thread, over a disk in
+//! memory. They communicate through a pair of sockets that preserve message boundaries, like
+//! `/dev/fuse`. The kernel's bytes are written down here by the offsets of `fuse.h`, and not with
+//! the structures under test.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ const FALLOCATE: u32 = 43;
 /// A reply: a result, or an error.
 type Reply = Result<Vec<u8>, Errno>;
 
-/// Returns a pair of ends that do not block.
+/// Returns a pair of nonblocking ends.
 fn ends() -> (Arc<OwnedFd>, Arc<OwnedFd>) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -62,7 +62,7 @@ fn request(operation: u32, unique: u64, node: u64, arguments: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// Returns the arguments of a read; for a write the data follows them.
+/// Returns the arguments of a read. For a write, the data follows them.
 fn span(offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = vec![0; 8];
     bytes.extend(offset.to_ne_bytes());
@@ -162,7 +162,7 @@ fn converse(disk: MemoryDisk, script: impl AsyncFnOnce(&Kernel, &Setup)) -> Vec<
     };
     let kernel = Kernel { runtime: runtime.clone(), device: far, asked: Cell::new(0) };
     runtime.block_on(async {
-        // A task of its own, so that only the events that it waits for wake it.
+        // The session is a task of its own, so that only the events that it waits for wake it.
         let (has_ended, ended) = (Rc::new(Cell::new(false)), Rc::new(WaitQueue::default()));
         let (sets, wakes) = (has_ended.clone(), ended.clone());
         runtime.spawn(async move {
@@ -221,7 +221,7 @@ fn the_kernel_is_greeted_or_found_too_old() {
     assert_eq!((background, congested), (256, 256));
     assert_eq!(u32_at(answer, 20), 1 << 20, "bytes of a write");
     assert_eq!(u32_at(answer, 28) as u16, 256, "pages of a request");
-    // A kernel of another major version learns the supported one, and asks again.
+    // A kernel with another major version learns the supported one, and tries again.
     let (greeted, answers) = greet(&[init((8, 0), wanted), init((7, 40), wanted)]);
     greeted.unwrap();
     assert!(answers.iter().all(|answer| u32_at(answer.as_ref().unwrap(), 0) == 7));

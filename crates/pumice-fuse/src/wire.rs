@@ -1,9 +1,9 @@
-//! The bytes of the kernel's FUSE protocol: the message that one read of `/dev/fuse` returns, and
-//! the message that one write takes.
+//! The bytes of the kernel's FUSE protocol: the message returned by one read of `/dev/fuse`, and
+//! the message accepted by one write.
 //!
-//! Numbers are in the machine's byte order and may be unaligned. The decoder takes any bytes and
-//! returns `None` for anything too short or inconsistent. Does no I/O and sets no policy: `file`
-//! and `session` decide the answers.
+//! Numbers are in the machine's byte order and may be unaligned. The decoder accepts any bytes and
+//! returns `None` for anything too short or inconsistent. This module does no I/O and sets no
+//! policy: `file` and `session` decide the answers.
 //!
 //! Source: Linux, `include/uapi/linux/fuse.h`, version 7.31 of the protocol (Linux 5.4).
 
@@ -22,7 +22,7 @@ pub(super) const REQUEST_HEAD_BYTES: usize = size_of::<RequestHead>() + size_of:
 /// Inode number of the mounted directory.
 pub(super) const ROOT: u64 = 1;
 
-/// Time for which the kernel may cache attributes and names: nothing ever changes.
+/// Time for which the kernel may cache attributes and names, which never change.
 const VALID_SECONDS: U64 = U64::new(86_400);
 
 /// Flags of [`Asked::Init`] and its answer.
@@ -122,7 +122,7 @@ layouts! {
         blocks: U64, free: U64, available: U64, files: U64, free_files: U64,
         block_bytes: U32, name_bytes_max: U32, fragment_bytes: U32, rest: [U32; 7],
     }
-    /// A whole reply to a write.
+    /// A complete reply to a write.
     WriteReply: 24 { head: ReplyHead, written: Written, }
 }
 
@@ -225,7 +225,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Request<'_>> {
     Some(Request { unique: head.unique.get(), node: head.node.get(), asked })
 }
 
-/// Returns the length of a message or a part of one, which the longest request bounds.
+/// Returns the length of a message or a part of one, which cannot exceed the longest request.
 fn length(bytes: usize) -> U32 {
     U32::new(u32::try_from(bytes).expect("messages are far shorter than 4 GiB"))
 }

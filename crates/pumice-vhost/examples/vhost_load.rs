@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Prints requests per second. `fill` writes each block once. Half of each written block is random.
-//! `serve` serves 256 MiB over both protocols: plain memory, which leaves the cost of the
-//! protocols, or a drive in memory.
+//! `serve` serves 256 MiB over both protocols: plain memory, which shows the cost of the protocols
+//! alone, or a drive in memory.
 #![allow(clippy::disallowed_methods, reason = "measures real time")]
 
 use std::cell::RefCell;

@@ -1,8 +1,8 @@
 //! Memory for the data of requests, and its limit.
 //!
-//! A request without data is charged for its task. Invariant: the bytes lent out and charged are
-//! less than the limit plus one of the largest buffers, as long as every request is accepted only
-//! after [`Buffers::have_room`].
+//! A request without data is charged for its task. Invariant: the bytes lent and charged are less
+//! than the limit plus one of the largest buffers, as long as every request is accepted only after
+//! [`Buffers::have_room`].
 
 use std::cell::{Cell, RefCell};
 use std::mem;
@@ -20,14 +20,14 @@ const SHORT_BYTES: usize = 16 << 10;
 /// Bytes of requests in flight beyond which further requests wait in their rings.
 const LENT_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes that a request without data counts as: more than a task takes, so that at most 4096 of
-/// them are in flight.
+/// Bytes that a request without data counts as: more than a task uses, so that at most 4096 of them
+/// are in flight.
 const TASK_BYTES: usize = SHORT_BYTES;
 
-/// Bytes that are kept for reuse, for each of the two pools.
+/// Bytes that are retained for reuse, for each of the two pools.
 const KEPT_BYTES_MAX: usize = 8 << 20;
 
-/// The free memory, and the number of bytes lent out.
+/// The free memory, and the number of bytes lent.
 #[derive(Default)]
 pub(crate) struct Buffers {
     lent_bytes: Cell<usize>,
@@ -36,7 +36,7 @@ pub(crate) struct Buffers {
     returned: WaitQueue,
 }
 
-/// Memory for the data of a request; returned to its pool on drop. Its content is undefined.
+/// Memory for the data of a request, returned to its pool when dropped. Its content is undefined.
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
     length: usize,
@@ -59,7 +59,7 @@ impl Buffers {
         self.returned.wait_for(|| (self.have_room() || is_over()).then_some(())).await;
     }
 
-    /// Makes tasks that wait for room check again whether all is over.
+    /// Makes tasks that wait for space check again whether all is over.
     pub(crate) fn wake(&self) {
         self.returned.wake_all();
     }
@@ -94,7 +94,7 @@ impl Buffer {
         &mut self.bytes[..self.length]
     }
 
-    /// Makes the buffer `length` bytes long, which is not more than it was lent for.
+    /// Shortens the buffer to `length` bytes, which must not exceed its lent length.
     pub(crate) fn truncate(&mut self, length: usize) {
         assert!(length <= self.length, "a buffer does not grow");
         self.length = length;
@@ -123,7 +123,7 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the requests of a guest that never waits for one take a bounded amount of memory.
+    //! Goal: the requests of a guest that never waits for one use a limited amount of memory.
     use super::*;
 
     #[test]

@@ -1,7 +1,8 @@
 //! The socket of a front end: one message after another, each with its descriptors.
 //!
-//! Never blocks: bytes that have not arrived are awaited, and a reply that finds the socket full
-//! fails, because a front end has only a few messages in flight and reads their replies.
+//! Sending and receiving never block: bytes that have not arrived are awaited, and a reply for
+//! which the socket has no space fails, because a front end has only a few messages in flight and
+//! reads their replies.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +19,7 @@ use zerocopy::IntoBytes;
 use crate::message::{DESCRIPTORS_MAX, Head, Malformed};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// How long the rest of a message may take once it has begun. Another front end may be waiting.
+/// Time limit for the rest of a message once it has begun. Another front end may be waiting.
 const REST_NS: u64 = 5_000_000_000;
 
 /// A connected socket.
@@ -35,7 +36,7 @@ pub(crate) struct Received {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// Why no message was received.
+/// The reason why no message was received.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The front end has closed the connection, between two messages.
@@ -145,7 +146,7 @@ impl Channel {
         if sent == bytes { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Ends a [`Channel::receive`] that waits; the next one is not affected.
+    /// Ends a [`Channel::receive`] that waits. The next one is not affected.
     pub(crate) fn interrupt(&self) {
         self.runtime.interrupt(&self.socket);
     }

@@ -9,16 +9,16 @@ use zerocopy::{Immutable, IntoBytes};
 /// Bytes of a sector: the unit of positions and lengths in the protocol.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// Most queues of a device: more than the processors of a guest of any usual size. A queue that the
-/// guest does not use costs nothing.
+/// Maximum number of queues of a device: more than the processors of a guest of any usual size. A
+/// queue that the guest does not use costs nothing.
 pub(crate) const QUEUES_MAX: u16 = 64;
 
-/// Most segments of data in a request. With a head and a status, a request fits into a ring of 128
-/// entries, QEMU's default, even without tables of descriptors. A request of 4 KiB pages is then
-/// shorter than 1 MiB, which the drive applies completely or not at all.
+/// Maximum number of data segments in a request. With a head and a status, a request fits into a
+/// ring of 128 entries, QEMU's default, even without tables of descriptors. A request of 4 KiB
+/// pages is then shorter than 1 MiB, which the drive applies completely or not at all.
 pub(crate) const SEGMENTS_MAX: u32 = 126;
 
-/// Most ranges of a discard or write-zeroes. Arbitrary; Linux merges up to 256.
+/// Maximum number of ranges of a discard or write-zeroes. Arbitrary; Linux merges up to 256.
 pub(crate) const RANGES_MAX: u32 = 16;
 
 /// Longest range in sectors: the largest multiple of 4 KiB.
@@ -42,8 +42,8 @@ pub(crate) mod feature {
 
 /// Returns the features of a device.
 ///
-/// A write cache that the driver may switch (11) is not among them: QEMU keeps the switch's
-/// position when its device restarts, and would take a write for durable that is not.
+/// A write cache that the driver may switch (11) is not among them. QEMU retains the switch's
+/// position when its device restarts, and would then mistake a volatile write for a durable one.
 pub(crate) fn features(is_read_only: bool) -> u64 {
     use feature::*;
     let always =
@@ -76,7 +76,7 @@ struct Config {
     segments_max: U32,
     geometry: [u8; 4],
     block_bytes: U32,
-    /// Logical blocks in a physical one, as a power of two.
+    /// Number of logical blocks in a physical one, as a power of two.
     physical_block_exponent: u8,
     alignment_offset: u8,
     /// In logical blocks, as is the next.
@@ -96,7 +96,7 @@ struct Config {
 const _: () = assert!(size_of::<Config>() == 60);
 
 /// Returns `size` bytes from `offset` of the configuration space. Bytes beyond it are zero: front
-/// ends also ask for the fields of newer versions.
+/// ends also read the fields of newer versions.
 pub(crate) fn read(size_bytes: u64, offset: u32, size: u32) -> Vec<u8> {
     let config = Config {
         capacity_sectors: (size_bytes / SECTOR_BYTES).into(),

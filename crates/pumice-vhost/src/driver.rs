@@ -1,5 +1,5 @@
-//! A front end and a driver in one, for tests and measurements: shares memory of its own, keeps
-//! rings in it, and performs any operation on them that a test asks for, even one that no driver
+//! A front end and a driver in one, for tests and measurements. It shares memory of its own, keeps
+//! rings in it, and performs any operation on them that a test requests, even one that no driver
 //! performs.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!                        of several does not share the same sets of the processor's caches
 //! ```
 //!
-//! The front end's addresses differ, so that a device which mixes them up is noticed.
+//! The front end's addresses differ, so that a device that confuses them is detected.
 #![allow(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
@@ -32,7 +32,7 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMma
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::poll::PollContext;
 
-/// Most bytes of data in a request.
+/// Maximum bytes of data in a request.
 pub const SLOT_BYTES: u64 = 1 << 20;
 
 /// Bytes from one slot to the next.
@@ -44,7 +44,7 @@ pub const DATA: u64 = 4 << 30;
 /// Bytes of the first region.
 const RINGS_BYTES: u64 = 4 << 20;
 
-/// Bytes of the first region that a ring takes, with its heads and statuses.
+/// Bytes of the first region that a ring occupies, with its heads and statuses.
 const RING_BYTES: u64 = 128 << 10;
 
 /// The front end's address of the guest's address 0.
@@ -73,7 +73,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Setup {
     /// Number of rings.
     pub rings: usize,
-    /// Entries of each ring: a power of two. A request takes three descriptors.
+    /// Entries of each ring: a power of two. A request uses three descriptors.
     pub size: u16,
     /// Features to accept, if they are offered.
     pub features: u64,
@@ -171,7 +171,7 @@ fn region(bytes: u64, guest_address: u64) -> io::Result<(File, GuestRegionMmap<(
     Ok((file, region.ok_or_else(|| os("no such region"))?))
 }
 
-/// Connects to a device, and agrees on features.
+/// Connects to a device, and negotiates features.
 fn greet(socket: &Path, features: u64) -> io::Result<((Frontend, UnixStream), u64)> {
     let stream = UnixStream::connect(socket)?;
     let mut front = Frontend::from_stream(stream.try_clone()?, 64);
@@ -187,10 +187,10 @@ fn greet(socket: &Path, features: u64) -> io::Result<((Frontend, UnixStream), u6
 }
 
 impl Driver {
-    /// Connects to a device and sets its rings up.
+    /// Connects to a device and sets up its rings.
     ///
     /// # Errors
-    /// The device refuses a step, or there is no device.
+    /// The device refuses a step, or does not exist.
     pub fn connect(socket: &Path, setup: Setup) -> io::Result<Self> {
         let (front, features) = greet(socket, setup.features)?;
         let slots = u64::from(setup.size / 3) * setup.rings as u64;
@@ -260,7 +260,7 @@ impl Driver {
 
     fn set_up(&mut self, number: usize, base: u16) -> io::Result<()> {
         let start = number as u64 * RING_BYTES;
-        // An earlier life of the ring: all its requests are used.
+        // An earlier life of the ring, in which all requests are used.
         self.put(start + AVAILABLE + 2, &base.to_le_bytes());
         self.put(start + USED + 2, &base.to_le_bytes());
         let events = self.attach(number, base)?;
@@ -274,7 +274,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the device the setup of a ring that lies in memory.
+    /// Sends the device the setup of a ring that is in memory.
     fn attach(&mut self, number: usize, base: u16) -> io::Result<Events> {
         let start = number as u64 * RING_BYTES;
         let size = self.setup.size;
@@ -299,13 +299,13 @@ impl Driver {
         Ok(events)
     }
 
-    /// Disconnects without a message. Memory and rings stay.
+    /// Disconnects without a message. Memory and rings remain.
     pub fn disconnect(&mut self) {
         self.front = None;
     }
 
-    /// Connects again, with the same memory and rings, as a front end does whose device hung up:
-    /// each ring continues where the device has marked its requests as used.
+    /// Connects again, with the same memory and rings, like a front end whose device hung up: each
+    /// ring continues where the device has marked its requests as used.
     ///
     /// # Errors
     /// See [`Self::connect`].
@@ -347,7 +347,7 @@ impl Driver {
         self.put(self.rings[ring].start + USED + 2, &index.to_le_bytes());
     }
 
-    /// Replaces the descriptor by which the device notifies; returns whether the device notifies
+    /// Replaces the descriptor by which the device notifies. Returns whether the device notifies
     /// through it within `limit`.
     ///
     /// # Errors
@@ -392,7 +392,7 @@ impl Driver {
         self.front().get_vring_base(ring).map(|base| base as u16).map_err(os)
     }
 
-    /// Sets a ring up again, at an index.
+    /// Sets up a ring again, at an index.
     ///
     /// # Errors
     /// The device refuses.
@@ -415,7 +415,7 @@ impl Driver {
         Ok(bytes)
     }
 
-    /// Sends the socket by which the device reports changes.
+    /// Sends the socket on which the device reports changes.
     ///
     /// # Errors
     /// The device refuses.
@@ -455,7 +455,7 @@ impl Driver {
         DATA + (ring as u64 * slots + u64::from(slot)) * SLOT_STRIDE
     }
 
-    /// Returns the address of the head of a slot; its status follows 16 bytes later.
+    /// Returns the address of the head of a slot. Its status follows 16 bytes later.
     pub fn head(&self, ring: usize, slot: u16) -> u64 {
         self.rings[ring].start + HEADS + u64::from(slot) * 32
     }
@@ -484,7 +484,7 @@ impl Driver {
         self.describe(ring, first + 2, (head + 16, 1, WRITE, 0));
     }
 
-    /// Offers the chain that begins with a descriptor, without telling the device.
+    /// Offers the chain that begins with a descriptor, without notifying the device.
     pub fn offer(&mut self, ring: usize, first: u16) {
         let Ring { start, size, next, .. } = &mut self.rings[ring];
         let entry = *start + AVAILABLE + 4 + u64::from(*next % *size) * 2;
@@ -500,7 +500,8 @@ impl Driver {
         self.put(address, &index.to_le_bytes());
     }
 
-    /// Notifies the device of the requests offered since index `since`, if it wants notifications.
+    /// Notifies the device of the requests offered since index `since`, if it has enabled
+    /// notifications.
     pub fn announce(&self, ring: usize, since: u16) {
         let Ring { start, size, next, .. } = self.rings[ring];
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -518,13 +519,13 @@ impl Driver {
         }
     }
 
-    /// Notifies the device, whether or not it wants notifications.
+    /// Notifies the device, whether or not it has enabled notifications.
     pub fn kick(&self, ring: usize) {
         self.rings[ring].events.kick.write(1).expect("an eventfd");
     }
 
     /// Returns whether the device has noticed all kicks of a ring. The device takes the offered
-    /// requests before it looks at a later kick.
+    /// requests before it checks for a later kick.
     pub fn is_kick_noticed(&self, ring: usize) -> bool {
         let kicked = PollContext::<u32>::new().expect("a descriptor");
         kicked.add(&self.rings[ring].events.kick, 0).expect("an eventfd");
@@ -583,7 +584,7 @@ impl Driver {
             if let Some(completion) = self.completed(ring) {
                 return Ok(completion);
             }
-            // Wants to be notified of the next completion.
+            // Requests a notification of the next completion.
             let Ring { start, size, used, .. } = self.rings[ring];
             self.put(start + AVAILABLE + 4 + u64::from(size) * 2, &used.to_le_bytes());
             std::sync::atomic::fence(Ordering::SeqCst);
@@ -614,7 +615,7 @@ impl Driver {
         self.wait(0).map(|completion| completion.status)
     }
 
-    /// Like [`Self::call`], while other requests wait. Does not await their end.
+    /// Like [`Self::call`], while other requests wait. Does not wait for their end.
     ///
     /// # Errors
     /// The first request to end is another one, or none ends.

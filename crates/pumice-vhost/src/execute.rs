@@ -29,7 +29,7 @@ enum Work {
     WriteZeroes(Vec<Range>, Charge),
 }
 
-/// Begins a request. A write of up to 1 MiB that need not wait is completed on return.
+/// Begins a request. A write of up to 1 MiB that need not wait is complete on return.
 pub(crate) fn begin(device: &Rc<Device>, taker: Taker, command: Command, parts: &mut Parts) {
     let lend = |length: u64| {
         let length = usize::try_from(length).unwrap_or(usize::MAX).min(PIECE_BYTES);
@@ -41,7 +41,7 @@ pub(crate) fn begin(device: &Rc<Device>, taker: Taker, command: Command, parts: 
         }
         Command::Write { offset, length } => {
             let mut buffer = lend(length);
-            // The only time that these bytes are read: the guest may change them at any moment.
+            // These bytes are read only once, here: the guest may change them at any moment.
             if let Err(error) = copy_in(&taker.guest, &parts.input, 0, buffer.bytes_mut()) {
                 return end(taker, "write", Err(error), 0);
             }
@@ -139,7 +139,8 @@ impl Work {
     }
 }
 
-/// Completes a request, which has returned `data_bytes` if it succeeded, and logs why it failed.
+/// Completes a request, which has returned `data_bytes` if it succeeded, and logs the reason if it
+/// failed.
 fn end(taker: Taker, command: &str, result: Result<()>, data_bytes: u64) {
     match result {
         Ok(()) => taker.complete(Status::Good, data_bytes),

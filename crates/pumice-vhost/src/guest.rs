@@ -1,17 +1,19 @@
-//! Decides which guest may continue with its rings in place, and which must begin anew.
+//! Decides which guests may continue with their rings in place, and which must start over.
 //!
 //! A guest that ran before relies on each completed write, and offers each of its requests once.
-//! Its rings do not show whether that holds at this server. So a ring is admitted only if
+//! Its rings do not show whether this server fulfils these expectations. A ring is therefore
+//! admitted only if
 //!
 //! * it is new: its base is 0, and no request was ever marked as used in it; or
-//! * this server, or its predecessor that restarted as this server, has served it last, and all
-//!   requests taken from it have ended. A ring is identified by its number and the file of the
-//!   memory in which it lies. It may begin where it ended, or at 0: its driver may have reset it.
+//! * this server, or its predecessor that restarted as this server, was the last to serve it, and
+//!   all requests taken from it have ended. A ring is identified by its number and the file of the
+//!   memory that contains it. It may begin where it ended, or at 0, since its driver may have reset
+//!   it.
 //!
-//! In both cases the base must equal the index of used requests: otherwise requests would be
-//! carried out twice, or never. Every other guest, even if its server ended in an orderly way, is
+//! In both cases, the base must equal the index of used requests: otherwise requests would be
+//! executed twice, or never. Every other guest, even if its server ended in an orderly way, is
 //! refused until it has been restarted, and the state of a guest that was refused while it was
-//! served is forgotten. The state of a guest lives in the server's memory, and is handed over only
+//! served is forgotten. The state of a guest exists in the server's memory, and is handed over only
 //! by a server that has flushed and closed its drive.
 
 use std::cell::RefCell;
@@ -42,13 +44,13 @@ impl FileId {
 /// The position at which a ring ended, once all its requests have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// The file in which the ring lies.
+    /// The file that contains the ring.
     pub(crate) file: FileId,
     /// The next request to take.
     pub(crate) index: u16,
 }
 
-/// A server's knowledge of its guest once it has no request in flight: for the server that replaces
+/// A server's knowledge of its guest once it has no request in flight, for the server that replaces
 /// it in the same process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownGuest {
@@ -68,7 +70,7 @@ impl fmt::Display for KnownGuest {
     }
 }
 
-/// A text does not describe a guest.
+/// The error for a text that does not describe a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAGuest;
 
@@ -101,9 +103,10 @@ impl FromStr for KnownGuest {
 /// The knowledge of guests that all sessions of a server share.
 #[derive(Debug)]
 pub(crate) struct Guests {
-    /// The guest that was served last.
+    /// The last guest that was served.
     known: RefCell<KnownGuest>,
-    /// The guest that was refused last, so that the log reports it once and not at every attempt.
+    /// The last guest that was refused, so that the refusal is logged once and not at every
+    /// attempt.
     refused: RefCell<Vec<FileId>>,
 }
 
@@ -113,34 +116,34 @@ impl Guests {
         Self { known: RefCell::new(guest.unwrap_or_default()), refused: RefCell::default() }
     }
 
-    /// Returns the knowledge of the guest that was served last, which has no request in flight.
+    /// Returns the knowledge of the last guest that was served, which has no request in flight.
     pub(crate) fn known(&self) -> KnownGuest {
         self.known.borrow().clone()
     }
 
-    /// Returns where a ring of the guest that was served last ended.
+    /// Returns where a ring of the last guest that was served ended.
     pub(crate) fn ended(&self, ring: usize) -> Option<Ended> {
         self.known.borrow().rings.get(&ring).copied()
     }
 
-    /// Notes that the guest whose memory consists of these files is served: no other may continue.
+    /// Records that the guest whose memory consists of these files is served. No other guest may
+    /// continue then.
     pub(crate) fn admit(&self, files: &[FileId]) {
         self.known.borrow_mut().rings.retain(|_, ended| files.contains(&ended.file));
         self.refused.take();
     }
 
-    /// Notes where a ring of the guest that is served has ended.
+    /// Records where a ring of the guest that is being served has ended.
     pub(crate) fn note(&self, ring: usize, ended: Ended) {
         self.known.borrow_mut().rings.insert(ring, ended);
     }
 
-    /// Forgets the guest that was served last: it must begin anew.
+    /// Forgets the last guest that was served, which must then start over.
     pub(crate) fn forget(&self) {
         self.known.take();
     }
 
-    /// Notes that the guest with these files is refused. Returns whether it was not refused
-    /// already.
+    /// Records that the guest with these files is refused. Returns whether the refusal is new.
     pub(crate) fn refuse(&self, files: Vec<FileId>) -> bool {
         self.refused.replace(files.clone()) != files
     }
@@ -151,11 +154,11 @@ impl Guests {
 pub(crate) struct Start {
     /// The next request to take.
     pub(crate) base: u16,
-    /// The requests that are marked as used.
+    /// The number of requests that are marked as used.
     pub(crate) used: u16,
     /// Whether no request was ever marked as used.
     pub(crate) is_untouched: bool,
-    /// The file in which the ring lies.
+    /// The file that contains the ring.
     pub(crate) file: FileId,
 }
 

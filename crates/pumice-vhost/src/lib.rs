@@ -15,9 +15,9 @@
 //! * `memory`: the guest's memory, and the translation of the front end's addresses.
 //! * `config`: features and configuration space of the device.
 //! * `request`: requests of virtio-blk in a chain of descriptors.
-//! * `ring`: a queue and the task that serves it. `execute`: carries requests out; `workers`: the
+//! * `ring`: a queue and the task that serves it. `execute`: executes requests; `workers`: the
 //!   tasks for requests that may wait.
-//! * `buffers`: memory for the data of requests, bounded in bytes.
+//! * `buffers`: memory for the data of requests, limited in bytes.
 //! * `server`: accepts one front end after another.
 //! * `driver`: a front end for tests and measurements (feature `driver`).
 //!
@@ -29,11 +29,11 @@
 //! **Trust.** The guest is not trusted: invalid bytes in its rings, descriptors and headers cost it
 //! an error or its ring. It may change its memory at any time, so each byte is read once: headers
 //! are checked as copies, and data is copied into a buffer before the drive computes checksums or
-//! compresses. The front end *is* trusted not to truncate the file of the memory that it shares or
-//! keep it in a full tmpfs, which ends this process by SIGBUS as it does in every vhost-user
-//! device; not to share files that are slow to read (of FUSE or NFS, or watched by userfaultfd),
-//! because the thread waits for each page that is touched; and not to make the eventfds block
-//! again. Its messages are bounded and checked.
+//! compresses. The front end *is* trusted in three respects. It must not truncate the file of the
+//! memory that it shares or keep it in a full tmpfs, which ends this process by SIGBUS, as in every
+//! vhost-user device. It must not share files that are slow to read (of FUSE or NFS, or watched by
+//! userfaultfd), because the thread waits for each page that it touches. And it must not make the
+//! eventfds blocking again. Its messages are limited and checked.
 //!
 //! The protocol is implemented here on the types of the `vhost` crate, not with its server, because
 //! that server blocks its thread for each message, and cannot report a change of the size.
@@ -41,7 +41,7 @@
 //! Absent: migration of a running guest (no log of dirty pages), packed rings, polling without
 //! notifications, several concurrent front ends of one disk.
 
-// For the program's own code; tests index and cast values of their own making.
+// Applies to the program's own code. Tests index and cast values that they created themselves.
 #![cfg_attr(
     not(test),
     warn(

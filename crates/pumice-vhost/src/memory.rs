@@ -1,7 +1,7 @@
-//! The guest's memory: files that the front end shares, mapped here.
+//! The guest's memory: files that the front end shares, mapped into this process.
 //!
-//! A map is never changed: a new one replaces it, and requests in flight keep their map. Mappings
-//! are checked against the size of their file when they are made.
+//! A map never changes: a new one replaces it, and requests in flight retain their map. Mappings
+//! are checked against the size of their file when they are created.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 use crate::guest::FileId;
 use crate::message::Region;
 
-/// The guest's memory as this process sees it.
+/// The guest's memory, as mapped into this process.
 pub(crate) type Guest = Rc<GuestMemoryMmap<()>>;
 
 /// All regions, with their addresses in the front end.
@@ -25,7 +25,7 @@ pub(crate) struct Memory {
     guest: Guest,
 }
 
-/// A region that is mapped.
+/// A mapped region.
 #[derive(Clone)]
 struct Mapped {
     region: Region,
@@ -105,7 +105,7 @@ impl Memory {
         files
     }
 
-    /// Returns the file in which an address of the guest lies.
+    /// Returns the file that contains an address of the guest.
     pub(crate) fn file_of(&self, address: GuestAddress) -> Option<FileId> {
         let holds = |region: &Region| {
             address.0.checked_sub(region.guest_address).is_some_and(|offset| offset < region.bytes)
@@ -113,7 +113,7 @@ impl Memory {
         self.regions.iter().find(|mapped| holds(&mapped.region)).map(|mapped| mapped.file)
     }
 
-    /// Returns the guest's address for one of the front end.
+    /// Returns the guest's address for an address of the front end.
     pub(crate) fn translate(&self, user_address: u64) -> Option<GuestAddress> {
         self.regions
             .iter()
@@ -127,7 +127,7 @@ impl Memory {
 
 fn map(region: &Region, file: OwnedFd) -> Result<Mapped, String> {
     let bytes = usize::try_from(region.bytes).map_err(|error| error.to_string())?;
-    // Seals cannot be read from a file without them, such as in hugetlbfs of old kernels.
+    // Seals cannot be read from a file without support for them, as in hugetlbfs of old kernels.
     let is_fixed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if !is_fixed {
         tracing::debug!(bytes, "the file of the guest's memory can be truncated");

@@ -1,7 +1,7 @@
 //! Messages of the vhost-user protocol, decoded from the bytes of the front end.
 //!
 //! Source: QEMU, docs/interop/vhost-user.rst. The `vhost` crate defines the layouts of the bodies.
-//! Checks form and ranges, not order; does no I/O.
+//! This module checks form and ranges, not order, and does no I/O.
 
 use vhost::vhost_user::message::{
     FrontendReq, MAX_MSG_SIZE, VhostUserConfig, VhostUserMemory, VhostUserMemoryRegion,
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Longest body in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = MAX_MSG_SIZE;
 
-/// Most descriptors of a message: one for each region of memory.
+/// Maximum number of descriptors of a message: one for each region of memory.
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
 
 /// Bits of [`Head::flags`]: the version, a reply, a request for a reply.
@@ -25,7 +25,7 @@ const NEED_REPLY: u32 = 0x8;
 /// In the index of a ring's eventfd: the message carries no descriptor.
 const NO_DESCRIPTOR: u64 = 0x100;
 
-/// The header of each body. In the byte order of the machine, as all of this protocol.
+/// The header of each body. As everywhere in this protocol, in the byte order of the machine.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -69,7 +69,7 @@ pub(crate) enum Message {
         ring: usize,
         enabled: bool,
     },
-    /// With a descriptor, if `has_descriptor`; the same holds for the next two variants.
+    /// With a descriptor, if `has_descriptor`. This also applies to the next two variants.
     SetKick {
         ring: usize,
         has_descriptor: bool,
@@ -110,7 +110,7 @@ pub(crate) struct Addresses {
     pub(crate) used: u64,
 }
 
-/// A message cannot be decoded; the bytes after it cannot be trusted either.
+/// The error for a message that cannot be decoded. The bytes after it cannot be trusted either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -132,7 +132,7 @@ impl Head {
         }
     }
 
-    /// Returns whether the front end waits for a reply, even to a message that otherwise has none.
+    /// Returns whether the front end waits for a reply, even to a message that normally has none.
     pub(crate) fn needs_reply(&self) -> bool {
         self.flags & NEED_REPLY != 0
     }
@@ -159,7 +159,8 @@ impl Head {
 /// Decodes the message of `head` and `body`.
 ///
 /// # Errors
-/// The number is unknown, the body has another length than the message, or a field is out of range.
+/// The number is unknown, the length of the body does not match the message, or a field is out of
+/// range.
 pub(crate) fn decode(head: &Head, body: &[u8]) -> Result<Message, Malformed> {
     let Ok(code) = FrontendReq::try_from(head.code) else { return Err(Malformed("unknown")) };
     Ok(match code {
@@ -291,7 +292,7 @@ impl From<&VhostUserMemoryRegion> for Region {
     }
 }
 
-/// Decodes `bytes` as one message; returns whether they are one. Must not panic.
+/// Decodes `bytes` as one message. Returns whether they are one. Must not panic.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) -> bool {
     let Ok((head, rest)) = Head::read_from_prefix(bytes) else { return false };

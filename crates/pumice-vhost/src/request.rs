@@ -5,8 +5,8 @@
 //! head (16 bytes), data of a write  | data of a read, status (1 byte)
 //! ```
 //!
-//! The guest chooses every byte, and may change them at any time: each one is read once. The parts
-//! may be split over descriptors in any way.
+//! The guest chooses every byte, and may change the bytes at any time, so each one is read once.
+//! The parts may be split over descriptors in any way.
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 use virtio_queue::DescriptorChain;
@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::buffers::PIECE_BYTES;
 use crate::config::{RANGES_MAX, SECTOR_BYTES, SEGMENTS_MAX};
 
-/// Most descriptors of a request: its data, its head and its status.
+/// Maximum number of descriptors of a request: its data, its head and its status.
 const DESCRIPTORS_MAX: usize = SEGMENTS_MAX as usize + 2;
 
 /// Longest data of a read or write. Guests stay below 1 MiB because of [`SEGMENTS_MAX`], unless
@@ -47,7 +47,7 @@ struct WireRange {
     flags: U32,
 }
 
-/// The outcome of a request, as the guest reads it.
+/// The outcome of a request, as reported to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
@@ -63,7 +63,7 @@ pub(crate) struct Segment {
     bytes: u32,
 }
 
-/// The parts of a request: reused from one request to the next.
+/// The parts of a request, reused from one request to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     /// The data that the device reads.
@@ -102,16 +102,16 @@ pub(crate) enum Command {
     WriteZeroes(Vec<Range>),
 }
 
-/// The reason why a chain is not a request. It has no status, so that only the ring can report the
-/// error.
+/// The error for a chain that is not a request. Such a chain has no status, so only the ring can
+/// report the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
 impl Parts {
-    /// Takes a chain apart.
+    /// Splits a chain into its parts.
     ///
     /// # Errors
-    /// The chain is longer than allowed, does not end, or has no room for a head or a status.
+    /// The chain is longer than allowed, does not end, or has no space for a head or a status.
     pub(crate) fn parse(
         &mut self,
         guest: &GuestMemoryMmap<()>,
@@ -187,7 +187,7 @@ impl Parts {
     /// Decodes the request.
     ///
     /// # Errors
-    /// The status of a request that cannot be carried out.
+    /// The status of a request that cannot be executed.
     pub(crate) fn command(
         &self,
         guest: &GuestMemoryMmap<()>,
@@ -256,7 +256,7 @@ impl Parts {
 }
 
 impl Limits {
-    /// Returns the offset of `length` bytes from `sector`, if they lie on the disk.
+    /// Returns the offset of `length` bytes from `sector`, if they are on the disk.
     fn place(self, sector: u64, length: u64) -> Option<u64> {
         let offset = sector.checked_mul(SECTOR_BYTES)?;
         offset.checked_add(length).filter(|&end| end <= self.size_bytes).map(|_| offset)
@@ -344,9 +344,9 @@ pub(crate) fn pieces(length: u64) -> impl Iterator<Item = (u64, usize)> {
 const FUZZ_AVAILABLE: u32 = 0x100;
 const FUZZ_USED: u32 = 0x200;
 
-/// Takes the chains of a ring apart, and copies the data that they describe. The ring of 16 entries
-/// lies in a guest's memory of 64 KiB that begins with `bytes`. Returns whether there was a valid
-/// request. Must not panic.
+/// Splits the chains of a ring into their parts, and copies the data that they describe. The ring
+/// of 16 entries is in a guest's memory of 64 KiB that begins with `bytes`. Returns whether there
+/// was a valid request. Must not panic.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) -> bool {
     use virtio_queue::{Queue, QueueOwnedT, QueueT};
@@ -373,7 +373,7 @@ pub fn fuzz(bytes: &[u8]) -> bool {
     is_accepted
 }
 
-/// Performs the steps of a request that need no disk; returns whether the request is valid.
+/// Performs the steps of a request that need no disk. Returns whether the request is valid.
 fn fuzz_command(parts: &Parts, guest: &GuestMemoryMmap<()>) -> bool {
     let limits = Limits { size_bytes: 1 << 30, is_read_only: false };
     let is_inside = |offset: u64, length: u64| {

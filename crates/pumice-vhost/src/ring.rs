@@ -31,14 +31,14 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{AnyDisk, Durability};
 
-/// Most entries of a ring: the limit of QEMU.
+/// Maximum number of entries of a ring: the limit of QEMU.
 const SIZE_MAX: u16 = 1024;
 
-/// Requests taken before other tasks run, and so the most completed writes that share one
-/// notification.
+/// Number of requests taken before other tasks run, and so the maximum number of completed writes
+/// that share one notification.
 const TOGETHER_MAX: usize = 16;
 
-/// Bytes of data of all rings after which other tasks run: the drive takes them in one step. The
+/// Bytes of data of all rings after which other tasks run: the drive accepts them in one step. The
 /// last request may exceed it.
 const TOGETHER_BYTES_MAX: u64 = 1 << 20;
 
@@ -53,7 +53,7 @@ pub(crate) struct Device {
     pub(crate) buffers: Rc<Buffers>,
     pub(crate) workers: Workers<Job>,
     pub(crate) id: [u8; ID_BYTES],
-    /// Whether the driver knows of the write cache, that is, sends flushes.
+    /// Whether the driver supports the write cache, that is, sends flushes.
     pub(crate) has_flush: Cell<bool>,
     pub(crate) guests: Guests,
     pub(crate) turn: Turn,
@@ -64,7 +64,7 @@ pub(crate) struct Device {
 pub(crate) struct Turn {
     number: Cell<u64>,
     written_bytes: Cell<u64>,
-    /// The ring that takes next: the first one that found the turn used up.
+    /// The ring that takes requests next: the first one that found the turn used up.
     next: Cell<Option<usize>>,
 }
 
@@ -88,7 +88,7 @@ impl Turn {
         self.written_bytes.get() >= TOGETHER_BYTES_MAX
     }
 
-    /// Lets the other rings take requests if it was the turn of a ring that has stopped.
+    /// Lets the other rings take requests if a ring that has stopped had the turn.
     fn leave(&self, ring: usize) {
         if self.next.get() == Some(ring) {
             self.next.set(None);
@@ -97,7 +97,7 @@ impl Turn {
 }
 
 impl Device {
-    /// Returns whether a change must be durable when it completes: if the driver cannot flush.
+    /// Returns whether a change must be durable when it completes, because the driver cannot flush.
     pub(crate) fn durability(&self) -> Durability {
         if self.has_flush.get() { Durability::Volatile } else { Durability::Durable }
     }
@@ -110,9 +110,9 @@ pub(crate) struct Ring {
     state: RefCell<State>,
     stage: Cell<Stage>,
     is_enabled: Cell<bool>,
-    /// Where the ring began last.
+    /// Where the ring last began.
     began: Cell<Option<Start>>,
-    /// Where the ring ended last, once it is stopped.
+    /// Where the ring last ended, once it is stopped.
     ended: Cell<Option<Ended>>,
     /// Whether its addresses or its kick were set since it was stopped.
     is_renewed: Cell<bool>,
@@ -122,7 +122,7 @@ pub(crate) struct Ring {
     in_flight: Cell<u16>,
     /// Tasks that have not ended.
     tasks: Cell<u8>,
-    /// Whether there are completed requests of which the guest has not been notified.
+    /// Whether there are completed requests for which the guest has not been notified.
     has_completed: Cell<bool>,
     completed: WaitQueue,
     /// Woken when a request or task has ended.
@@ -148,9 +148,9 @@ enum Stage {
     Broken,
 }
 
-/// The outcome of taking requests from a ring.
+/// The result of taking requests from a ring.
 enum Taken {
-    /// There may be more.
+    /// There may be more requests.
     Some,
     /// No requests until the guest kicks.
     Nothing,
@@ -256,7 +256,7 @@ impl Ring {
         self.state.borrow_mut().queue.set_event_idx(is_used);
     }
 
-    /// Replaces the guest's memory. Requests in flight keep their memory.
+    /// Replaces the guest's memory. Requests in flight retain their memory.
     pub(crate) fn set_memory(&self, guest: &Guest) {
         let state = &mut *self.state.borrow_mut();
         state.guest = guest.clone();
@@ -278,7 +278,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Sets the descriptor by which the guest is notified; without one, there are no notifications.
+    /// Sets the descriptor by which the guest is notified. Without one, there are no notifications.
     ///
     /// # Errors
     /// See [`Self::set_kick`].
@@ -290,7 +290,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Sets the descriptor by which the front end learns that the ring is broken.
+    /// Sets the descriptor by which the front end is notified that the ring is broken.
     ///
     /// # Errors
     /// See [`Self::set_kick`].
@@ -313,8 +313,7 @@ impl Ring {
         self.is_enabled.get()
     }
 
-    /// Returns whether the ring may run next: its setup from before it was stopped may be out of
-    /// date.
+    /// Returns whether the ring may run next. After a stop, its earlier setup may be out of date.
     pub(crate) fn is_current(&self) -> bool {
         self.is_enabled.get() || self.is_renewed.get()
     }
@@ -327,7 +326,7 @@ impl Ring {
     /// Returns where the ring begins.
     ///
     /// # Errors
-    /// The ring does not lie in the guest's memory.
+    /// The ring is not in the guest's memory.
     pub(crate) fn beginning(&self, memory: &Memory) -> Result<Start, String> {
         let state = &mut *self.state.borrow_mut();
         let outside = || format!("ring {} is not in the guest's memory", self.number);
@@ -348,13 +347,14 @@ impl Ring {
         Ok(Start { base, used, is_untouched, file })
     }
 
-    /// Starts the ring, which is set up and enabled.
+    /// Starts the ring, which must be set up and enabled.
     pub(crate) fn start(self: &Rc<Self>, start: Start) {
         let state = &mut *self.state.borrow_mut();
         let Some(kick) = state.kick.clone() else { return };
         assert_eq!(self.stage.get(), Stage::Stopped, "a ring that runs is started");
         assert_eq!(start.base, start.used, "the requests in flight are unknown");
-        // Made anew, because it counts completions, and no other call resets that count to zero.
+        // The queue is created anew, because it counts completions, and no other call resets that
+        // count to zero.
         state.queue = Queue::try_from(state.queue.state()).expect("the state of a queue");
         state.queue.set_next_used(start.used);
         self.began.set(Some(start));
@@ -364,7 +364,7 @@ impl Ring {
         self.device.runtime.spawn(self.clone().notify_all());
     }
 
-    /// Takes no more requests. Requests in flight have not ended yet: see [`Self::stopped`].
+    /// Stops taking requests. Requests in flight have not ended yet: see [`Self::stopped`].
     pub(crate) fn begin_stop(&self) {
         if self.stage.get() == Stage::Running {
             self.stage.set(Stage::Stopping);
@@ -388,7 +388,7 @@ impl Ring {
         self.state.borrow_mut().queue.set_ready(false);
     }
 
-    /// Stops the ring: takes no more requests, and waits until the requests in flight have ended.
+    /// Stops the ring: stops taking requests, and waits until the requests in flight have ended.
     pub(crate) async fn stop(&self) {
         self.begin_stop();
         self.stopped().await;
@@ -451,7 +451,7 @@ impl Ring {
             queue.enable_notification(&**guest)
         };
         match enabled {
-            // A request came before notifications were enabled.
+            // A request arrived before notifications were enabled.
             Ok(true) => return,
             Ok(false) => {}
             Err(_) => return self.break_down(&self.state.borrow(), UNREADABLE),
@@ -469,7 +469,7 @@ impl Ring {
             _ => return self.break_down(&self.state.borrow(), Malformed("the kick has ended")),
         }
         let State { queue, guest, .. } = &mut *self.state.borrow_mut();
-        // An error shows up again when the next request is taken.
+        // If this fails, taking the next request reports the error too.
         let _ = queue.disable_notification(&**guest);
     }
 
@@ -517,7 +517,7 @@ impl Ring {
         Taken::Some
     }
 
-    /// Begins a request; executes it if it need not wait.
+    /// Begins a request, and executes it if it need not wait.
     fn begin(&self, taker: Taker, parts: &mut Parts) {
         let device = &self.device;
         // The size may have grown since the last request.
@@ -534,8 +534,8 @@ impl Ring {
         }
     }
 
-    /// Notifies the guest of requests that were completed; together, once the tasks that were ready
-    /// with the first of them have run.
+    /// Notifies the guest of completed requests together, once the tasks that were ready with the
+    /// first of them have run.
     async fn notify_all(self: Rc<Self>) {
         loop {
             let is_due = || self.has_completed.get() || !self.is_running();
@@ -554,7 +554,7 @@ impl Ring {
         }
         let State { queue, guest, call, .. } = &mut *self.state.borrow_mut();
         // The queue counts from one call of this function to the next, so it is called even without
-        // `call`. If the guest's wish cannot be read, a superfluous notification is better than
+        // `call`. If the guest's setting cannot be read, a superfluous notification is better than
         // none.
         let is_wanted = queue.needs_notification(&**guest).unwrap_or(true);
         if let Some(call) = call.as_ref().filter(|_| is_wanted) {
@@ -565,7 +565,7 @@ impl Ring {
     /// Stops serving the ring until it is set up again.
     fn break_down(&self, state: &State, why: Malformed) {
         let (ring, error, message) = (self.number, why.0, "the guest's ring is unusable");
-        // A guest can break its ring as often as it likes.
+        // A guest can break its ring any number of times.
         if self.was_broken.replace(true) {
             tracing::debug!(ring, error, "{message}");
         } else {
@@ -588,11 +588,12 @@ impl Taker {
     /// notified soon.
     pub(crate) fn complete(self, status: Status, data_bytes: u64) {
         let ring = &*self.ring;
-        // The guest may read the bytes that the device has written from the first one on without a
-        // gap.
+        // The guest may read the bytes that the device has written, from the first one up to the
+        // first gap.
         let written = data_bytes + u64::from(data_bytes == self.output_bytes);
         let written = u32::try_from(written).unwrap_or(u32::MAX);
-        // If its status is not in memory, the guest learns that the request ended, but not how.
+        // If its status is not in memory, the guest learns that the request ended, but not its
+        // outcome.
         let _ = self.guest.write_obj(status as u8, self.status);
         ring.in_flight.update(|count| count - 1);
         let used = {
@@ -614,7 +615,7 @@ impl Taker {
     }
 }
 
-/// Makes an eventfd not block.
+/// Makes an eventfd nonblocking.
 fn event(descriptor: OwnedFd) -> Result<OwnedFd, String> {
     ioctl_fionbio(&descriptor, true).map_err(|error| error.to_string())?;
     Ok(descriptor)

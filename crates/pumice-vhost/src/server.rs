@@ -101,8 +101,8 @@ impl Server {
     }
 
     /// Shuts down: accepts no more front ends, stops all rings, hangs up once the requests in
-    /// flight have ended, and makes everything durable. Requests that have not ended after 5
-    /// seconds are dropped; as after a crash, they may or may not have been executed.
+    /// flight have ended, and makes all data durable. Requests that have not ended after 5 seconds
+    /// are dropped; as after a crash, they may or may not have been executed.
     ///
     /// # Errors
     /// The error of the flush.
@@ -117,10 +117,10 @@ impl Server {
     }
 
     /// Like [`Server::shutdown`], but waits for the requests in flight until `interrupted`. Returns
-    /// the guest that may continue at the next server: none after an interruption.
+    /// the guest that may continue at the next server; no guest after an interruption.
     ///
     /// # Errors
-    /// The error of the flush: no guest may continue.
+    /// The error of the flush. No guest may continue then.
     pub async fn hand_over(
         &self,
         interrupted: impl Future<Output = ()>,

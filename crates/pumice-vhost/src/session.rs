@@ -1,9 +1,9 @@
 //! A session with one front end: negotiates, sets up rings, and stops them at the end.
 //!
-//! Messages are answered in order, one at a time. Only a message that stops a ring waits, for the
-//! ring's requests in flight.
+//! Messages are answered in order, one at a time. Only a message that stops a ring has to wait, for
+//! the ring's requests in flight.
 //!
-//! The session hangs up last: the front end then takes the index of used requests for the base at
+//! The session hangs up last: the front end then uses the index of used requests as the base at
 //! which its rings continue.
 
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use crate::ring::{Device, GuestAddresses, Ring};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
 
-/// Most regions of memory: the limit of QEMU (`VHOST_USER_MAX_RAM_SLOTS`).
+/// Maximum number of regions of memory: the limit of QEMU (`VHOST_USER_MAX_RAM_SLOTS`).
 const REGIONS_MAX: usize = 509;
 
 /// Interval between checks of the size of the disk.
@@ -40,16 +40,17 @@ pub(crate) struct Session {
     features: Cell<u64>,
     /// The channel for reporting a change of the configuration.
     back_channel: RefCell<Option<Channel>>,
-    /// The size of the disk that the front end has read in this session: it may keep an older one.
+    /// The size of the disk that the front end has read in this session. It may still use an older
+    /// one.
     told_size_bytes: Cell<Option<u64>>,
     is_ending: Cell<bool>,
-    /// Whether a message was refused: a guest may make its front end send such messages.
+    /// Whether a message was refused. A guest may make its front end send such messages.
     has_refused: Cell<bool>,
 }
 
 /// The answer to a message.
 enum Answer {
-    /// Done: a reply only if the front end wants one.
+    /// Done. A reply is sent only if the front end requests one.
     Done,
     Number(u64),
     Bytes(Vec<u8>),
@@ -78,7 +79,7 @@ impl From<&str> for Refusal {
 impl Session {
     /// Returns the session over `channel`.
     pub(crate) fn new(device: Rc<Device>, channel: Channel) -> Rc<Self> {
-        // Until the driver announces flushes, it does not send them.
+        // Until the driver announces flushes, it does not send any.
         device.has_flush.set(false);
         Rc::new(Self {
             device,
@@ -95,8 +96,8 @@ impl Session {
         })
     }
 
-    /// Serves the front end until it disconnects or [`Self::end`]. Every request taken has then
-    /// ended.
+    /// Serves the front end until it disconnects or [`Self::end`] is called. Every request taken
+    /// has then ended.
     pub(crate) async fn serve(self: Rc<Self>) {
         let runtime = self.device.runtime.clone();
         self.device.runtime.spawn(Self::watch_size(Rc::downgrade(&self), runtime));
@@ -112,7 +113,7 @@ impl Session {
                 }
                 Err(end) => break end,
             }
-            // There may be another message already, and another after that.
+            // There may already be another message, and another after that.
             self.device.runtime.yield_now().await;
         };
         match end {
@@ -299,7 +300,7 @@ impl Session {
     /// Checks that the guest may use a ring from its beginning.
     ///
     /// # Errors
-    /// The guest may not, or the ring is not in its memory.
+    /// The guest is not admitted, or the ring is not in its memory.
     fn check_guest(&self, ring: &Ring) -> Result<Start, Refusal> {
         let start = ring.beginning(&self.memory.borrow())?;
         let ended = ring.ended().or_else(|| self.device.guests.ended(ring.number()));
@@ -309,8 +310,8 @@ impl Session {
         }
     }
 
-    /// Notes where the rings of the guest that is served have ended: it may continue after this
-    /// session. A guest that was refused may not.
+    /// Records where the rings of the guest that is being served have ended, so that it may
+    /// continue after this session. A guest that was refused may not.
     fn note_rings(&self) {
         if !self.is_admitted.get() || self.is_refused.get() {
             return;
@@ -385,7 +386,7 @@ impl Session {
         Answer::Bytes(body)
     }
 
-    /// Asks the front end once a second to read the size of the disk, unless it has read it.
+    /// Requests once a second that the front end read the size of the disk, unless it has read it.
     async fn watch_size(session: Weak<Self>, runtime: Runtime) {
         while let Some(session) = session.upgrade() {
             session.report_size();

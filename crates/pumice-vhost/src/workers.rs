@@ -1,4 +1,4 @@
-//! Tasks for requests that may wait, kept for the next ones.
+//! Tasks for requests that may wait, retained for later requests.
 //!
 //! A new task for each request would cost an allocation.
 
@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 
 use pumice_drive::runtime::Runtime;
 
-/// Idle tasks that are kept: more than guests usually have in flight.
+/// Maximum number of idle tasks that are retained: more than guests usually have in flight.
 const IDLE_MAX: usize = 128;
 
 /// The tasks that wait for a job.
@@ -32,7 +32,7 @@ impl<J> Default for Workers<J> {
 }
 
 impl<J> Workers<J> {
-    /// Hands a job to an idle worker, or to a new one that runs `serve`.
+    /// Passes a job to an idle worker, or to a new one that runs `serve`.
     pub(crate) fn give<F: Future<Output = ()> + 'static>(
         &self,
         runtime: &Runtime,

@@ -1,4 +1,4 @@
-//! Goal: no write of a guest is carried out twice or dropped because its front end connects again.
+//! Goal: no write of a guest is executed twice or dropped because its front end connects again.
 //! Method: guests that ran before, here or elsewhere, and shutdowns with requests in flight.
 
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::driver::{Driver, Setup, kind};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::memory_disk::MemoryDisk;
 
-/// A guest that ran before: 7 requests of it are used.
+/// A guest that ran before: 7 of its requests are used.
 const RAN: Setup = Setup { base: 7, rings: 1, size: 128, features: u64::MAX };
 
 /// How long a test watches for an event that must not happen.
@@ -45,7 +45,7 @@ fn a_shutdown_hangs_up_once_all_requests_have_ended() {
     device.end();
 }
 
-/// Longer than a shutdown waits.
+/// The disk holds up a request for longer than a shutdown waits.
 #[test]
 fn a_handover_waits_until_all_requests_have_ended() {
     let (mut device, gate) = serve_gated();
@@ -118,13 +118,12 @@ fn an_unused_ring_does_not_admit_the_others() {
     device.end();
 }
 
-/// Nor does it in the next session.
 #[test]
 fn a_ring_is_known_by_where_it_ended_here() {
     let device = serve(MemoryDisk::default);
     let mut driver = device.connect();
     write(&mut driver);
-    // The front end hangs up before it has set the other ring up.
+    // The front end hangs up before it has set up the other ring.
     driver.reconnect(&device.socket()).unwrap();
     driver.restart(1, 7).unwrap_err();
     let mut driver = device.connect();

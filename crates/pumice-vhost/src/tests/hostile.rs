@@ -1,5 +1,5 @@
-//! Goal: a guest that writes arbitrary bytes into its memory costs itself an error or its ring, and
-//! never the device. Method: after each attack the ring is set up again and must work.
+//! Goal: a guest that writes arbitrary bytes into its memory may lose its request or its ring, but
+//! never harms the device. Method: after each attack, the ring is set up again and must work.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn after(driver: &mut Driver) -> After {
     panic!("the device does not react");
 }
 
-/// Sets the ring up again, and uses it.
+/// Sets up the ring again, and uses it.
 fn assert_alive(driver: &mut Driver) {
     driver.stop(0).unwrap();
     driver.restart(0, 0).unwrap();
@@ -95,7 +95,7 @@ fn tables_are_bounded() {
     driver.offer(0, 0);
     assert_eq!(after(&mut driver), After::Broken);
     assert_alive(&mut driver);
-    // The most descriptors of a table, each with the most bytes.
+    // The maximum number of descriptors of a table, each with the maximum number of bytes.
     for index in 0..65535_u16 {
         let next = if index == 65534 { 0 } else { NEXT };
         let descriptor = (head, u32::MAX, next, index.wrapping_add(1));
@@ -187,11 +187,11 @@ fn requests_in_flight_are_bounded_by_the_ring() {
             driver.offer(0, 0);
         }
         driver.kick(0);
-        // A ring that is full does not listen.
+        // A full ring does not react to kicks.
         while !is_full && !driver.is_kick_noticed(0) {
             std::hint::spin_loop();
         }
-        // This ring takes its turn after the first one.
+        // This ring has its turn after the first one.
         let slot = driver.take(1);
         driver.submit(1, slot, kind::FLUSH, 0, 0);
         assert_eq!(driver.wait(1).unwrap().status, 0);

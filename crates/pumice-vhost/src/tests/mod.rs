@@ -29,7 +29,7 @@ struct Device<T> {
     thread: JoinHandle<(T, Option<KnownGuest>)>,
 }
 
-/// Serves the disk that `open` returns; passes it to `close` at the end.
+/// Serves the disk that `open` returns, and passes it to `close` at the end.
 fn serve_with<D: Disk + 'static, T: Send + 'static>(
     identity: Identity,
     open: impl FnOnce(&Runtime) -> Rc<D> + Send + 'static,
@@ -48,7 +48,7 @@ fn serve_with<D: Disk + 'static, T: Send + 'static>(
         ready.send(()).unwrap();
         let ended: Arc<OwnedFd> = Arc::new(ended.into());
         let guest = runtime.block_on(async {
-            // A byte: hand over, until there is another or the end.
+            // A byte requests a handover, until there is another byte or the end.
             let next = async || runtime.receive(&ended, vec![0], 0..1).await.1.unwrap();
             match next().await {
                 0 => server.shutdown().await.map(|()| None).unwrap(),
@@ -128,12 +128,12 @@ impl<T> Device<T> {
         Driver::connect(&self.socket(), setup).unwrap()
     }
 
-    /// Begins to shut the device down.
+    /// Begins to shut down the device.
     fn begin_end(&mut self) {
         self.end = None;
     }
 
-    /// Shuts the device down.
+    /// Shuts down the device.
     fn end(mut self) -> T {
         self.begin_end();
         self.thread.join().unwrap().0

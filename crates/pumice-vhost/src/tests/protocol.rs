@@ -48,7 +48,7 @@ fn a_ring_that_is_stopped_ends_its_requests_and_continues_where_it_was() {
             let slot = driver.take(0);
             driver.submit(0, slot, kind::WRITE, u64::from(slot) * 8, 4096);
         }
-        // Some requests may not have been taken yet: they are unchanged.
+        // Some requests may not have been taken yet; these are unchanged.
         let base = driver.stop(0).unwrap();
         let mut ended = 0;
         while driver.completed(0).is_some() {
@@ -80,7 +80,7 @@ fn a_front_end_that_vanishes_makes_room_for_the_next() {
             let slot = driver.take(0);
             driver.submit(0, slot, kind::WRITE, 8 + u64::from(slot) * 8, 4096);
         }
-        // Without a message, and with requests in flight.
+        // The front end vanishes without a message, and with requests in flight.
         drop(driver);
         let mut driver = device.connect();
         let mut read = [9; 4096];
@@ -137,7 +137,7 @@ fn messages_that_make_no_sense_do_not_stop_the_device() {
     device.end();
 }
 
-/// Front ends confirm features that they know, offered or not.
+/// Front ends confirm the features that they support, offered or not.
 #[test]
 fn features_without_a_meaning_here_are_tolerated() {
     let device = serve(MemoryDisk::default);
@@ -156,7 +156,7 @@ fn a_flood_of_messages_starves_nothing() {
     let (begins, has_begun) = std::sync::mpsc::channel();
     let flood = std::thread::spawn(move || {
         let own = [3_u32.to_ne_bytes(), 1_u32.to_ne_bytes(), [0; 4]].concat().repeat(4096);
-        // More than a device receives within some seconds.
+        // More than a device receives within a few seconds.
         for _ in 0..2000 {
             if (&stream).write_all(&own).is_err() {
                 return true;
@@ -171,7 +171,8 @@ fn a_flood_of_messages_starves_nothing() {
     device.end();
 }
 
-/// Replies are read on the device's thread: few at a time, if each message lets other tasks run.
+/// Replies are read on the device's thread. If each message lets other tasks run, there are few at
+/// a time.
 #[test]
 fn other_tasks_run_between_messages_that_are_there() {
     const MESSAGES: usize = 100;
@@ -227,7 +228,7 @@ fn a_front_end_that_sends_half_a_message_makes_room_for_the_next() {
     device.end();
 }
 
-/// A front end masks a guest's interrupts by another descriptor, or none.
+/// A front end masks a guest's interrupts by setting another descriptor, or none.
 #[test]
 fn a_new_descriptor_for_notifications_is_signalled() {
     let device = serve(MemoryDisk::default);
@@ -289,7 +290,7 @@ fn a_new_size_is_reported_to_a_front_end_that_was_away() {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     driver.set_back_channel(&theirs).unwrap();
     ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // A front end may ignore it while it sets its device up.
+    // A front end may ignore it while it sets up its device.
     ours.read_exact(&mut [0; 24]).unwrap();
     assert_eq!(driver.config().unwrap()[..8], (2 * SIZE / 512).to_le_bytes());
     ours.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();

@@ -155,7 +155,7 @@ fn long_writes_of_one_ring_let_others_in_between() {
         ..MemoryDisk::default()
     });
     let mut driver = device.connect_with(Setup { rings: 3, size: 64, ..Setup::default() });
-    // Keeps the thread until both other rings have requests.
+    // Occupies the thread until both other rings have requests.
     let slot = driver.take(2);
     driver.submit(2, slot, kind::WRITE, SIZE / 512 - 8, 4096);
     let since = driver.next(0);
@@ -210,7 +210,7 @@ fn long_writes_of_all_rings_let_other_tasks_run_in_between() {
         |_, disk| Outcome::of(&disk),
     );
     let mut driver = device.connect_with(Setup { rings: 7, size: 16, ..Setup::default() });
-    // Keeps the thread until all other rings have requests.
+    // Occupies the thread until all other rings have requests.
     let slot = driver.take(6);
     driver.submit(6, slot, kind::WRITE, SIZE / 512 - 8, 4096);
     for ring in 0..6 {
@@ -271,10 +271,10 @@ fn requests_overtake_one_that_waits() {
         assert_ne!(completion.slot, waiting);
         assert_eq!(completion.status, GOOD);
     }
-    // The guest changes the data of a write that is in flight: too late.
+    // The guest changes the data of a write in flight, which is too late.
     driver.put(driver.data(0, waiting), &[9; 4096]);
     driver.read(1 << 10, &mut [0; 512]).unwrap_or_else(|error| {
-        // The first request to end is reported first.
+        // The request that ends first is reported first.
         assert!(error.to_string().contains(&format!("slot: {waiting}")), "{error}");
     });
     let last = driver.wait(0).unwrap();
@@ -283,7 +283,7 @@ fn requests_overtake_one_that_waits() {
     assert_eq!(device.end().bytes[..8192], [[1; 4096], [2; 4096]].concat());
 }
 
-/// The parts of a request may lie anywhere, and a long request is cut into pieces.
+/// The parts of a request may be anywhere, and a long request is split into pieces.
 #[test]
 fn scattered_and_long_requests_arrive_whole() {
     let device = serve(MemoryDisk::default);
