@@ -17,7 +17,9 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::new_identity;
-use crate::storage::{self, PATIENCE_NS, Storage};
+use crate::members;
+use crate::open::media::PATIENCE_NS;
+use crate::storage::Storage;
 use pumice_drive::Uuid;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, Resize};
@@ -273,7 +275,7 @@ pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive>) {
 /// Errors of the medium.
 pub(crate) async fn to_mirror(medium: FileMedium) -> Result<Storage> {
     let (path, cipher) = (medium.path().to_owned(), medium.cipher().clone());
-    let new = NewMember { uuid: new_identity(), path: storage::shown(&path)?, segment_count: 0 };
+    let new = NewMember { uuid: new_identity(), path: members::shown(&path)?, segment_count: 0 };
     let (layout, clock) = (ArrayLayout::Mirror, medium.runtime().clone());
     let array = Array::create(new_identity(), layout, vec![(medium, new)]).await?;
     let array = array.with_patience(Patience::new(&clock, PATIENCE_NS));
@@ -285,5 +287,5 @@ pub(crate) async fn to_mirror(medium: FileMedium) -> Result<Storage> {
 /// # Errors
 /// `InvalidInput` if the path is not UTF-8.
 pub(crate) fn listed(path: &Path) -> Result<String> {
-    storage::shown(&PathBuf::from(path))
+    members::shown(&PathBuf::from(path))
 }

@@ -119,7 +119,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     }
     let shown = path.display();
     File::open(path).map_err(|error| cannot_open(path, error))?;
-    if crate::storage::header_at(path).is_some() {
+    if crate::members::header_at(path).is_some() {
         return Ok(());
     }
     match look(path) {

@@ -9,6 +9,7 @@ mod holder;
 mod http;
 mod keys;
 mod leftovers;
+mod members;
 mod notify;
 mod objects;
 mod open;

@@ -10,7 +10,7 @@ use super::{Outcome, print, print_schema, progress};
 use crate::open::{self, origin, served_snapshot};
 use crate::place::Place;
 use crate::remedy;
-use crate::storage::{self, Hints};
+use crate::storage::{Absent, Access};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check, check_snapshot};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -54,10 +54,11 @@ pub(crate) struct Args {
 /// The drive cannot be opened.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide()?;
-    storage::hint(Hints { degraded: args.degraded, ..Hints::default() });
     let runtime = Runtime::new(Backend::Auto)?;
     let place = Place::of(&args.path)?;
-    let medium = open::medium_to_check(&runtime, &place.path);
+    let absent = Absent::Allowed.apart_if(args.degraded);
+    let access = Access { absent, ..Access::new(true) };
+    let medium = open::medium(&runtime, &place.path, &access);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let bar = progress::segments();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
@@ -72,7 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     });
     bar.finish_and_clear();
     let mut report = report.map_err(|error| crate::leftovers::advise(&place.path, error))?;
-    let origin = match runtime.block_on(origin::needed(&runtime, &*medium, medium.path())) {
+    let origin = match runtime.block_on(origin::needed(&runtime, &*medium, medium.path(), &access))
+    {
         Ok(None) => "",
         Ok(Some(_)) => "its origin was opened, but not checked\n",
         Err(error) => {

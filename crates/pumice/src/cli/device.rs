@@ -11,7 +11,8 @@ use pumice_report::{Align, Table};
 use super::{Outcome, output, print, print_schema, progress, state};
 use crate::control::{Answer, Client, Progress, Request};
 use crate::devices::{self, DeviceChange, listed};
-use crate::storage::{self, Hints};
+use crate::members;
+use crate::storage::{Absent, Access};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, OpenOptions};
@@ -225,11 +226,11 @@ fn change_closed(runtime: &Runtime, drive: &Rc<Drive>, change: &DeviceChange) ->
 /// Opens the drive. A drive on one file or device that gets a second one becomes an array.
 fn open_for(runtime: &Runtime, path: &Path, change: &DeviceChange) -> Result<Rc<Drive>> {
     // A member that is declared failed may be absent.
-    let degraded = matches!(change, DeviceChange::Fail { .. });
-    storage::hint(Hints { degraded, ..Hints::default() });
-    let is_alone = storage::header_at(path).is_none();
+    let absent = Absent::default().apart_if(matches!(change, DeviceChange::Fail { .. }));
+    let access = Access { absent, ..Access::new(false) };
+    let is_alone = members::header_at(path).is_none();
     if !is_alone || !matches!(change, DeviceChange::Add { .. }) {
-        return open::alone(runtime, path, OpenOptions::default());
+        return open::alone_as(runtime, path, &access, OpenOptions::default());
     }
     // The path must hold a drive that opens.
     let drive = open::alone(runtime, path, OpenOptions::default())?;

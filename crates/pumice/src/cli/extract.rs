@@ -15,7 +15,7 @@ use super::{Outcome, print, print_schema, progress};
 use crate::open::{self, served_snapshot};
 use crate::place::Place;
 use crate::signals::Interrupt;
-use crate::storage::{self, Hints};
+use crate::storage::{Absent, Access};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -98,12 +98,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if to_stdout && args.json {
         bail!("--json and the image would both go to stdout: write the image to a file");
     }
-    storage::hint(args.hints());
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let place = Place::of(&args.path)?;
-    let medium = open::remains(&runtime, &place.path);
+    let medium = open::medium(&runtime, &place.path, &args.access());
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let drive = open::on(&runtime, &place, medium, options)?;
     let mut image = if to_stdout {
@@ -144,12 +143,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 impl Args {
-    fn hints(&self) -> Hints {
-        Hints {
-            degraded: self.degraded,
+    fn access(&self) -> Access {
+        Access {
+            truncated: true,
+            absent: Absent::default().apart_if(self.degraded),
             #[cfg(feature = "objects")]
             fenced: self.fenced,
-            ..Hints::default()
+            ..Access::new(true)
         }
     }
 }

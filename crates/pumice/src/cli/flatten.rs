@@ -13,6 +13,7 @@ use crate::control::{self, Answer, Client, Request};
 use crate::open::{self, origin};
 use crate::place::Place;
 use crate::signals::Interrupt;
+use crate::storage::Access;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, Flattened, OpenOptions, Origin};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let served = |client| ask(client, path, &wanted).map(Some);
     let place = Place::of(path)?;
     let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-    let open = |runtime: &Runtime| open::at(runtime, &place, options);
+    let open = |runtime: &Runtime| open::at(runtime, &place, &Access::new(false), options);
     let flatten = |runtime: &Runtime, drive: &Rc<Drive>| flatten(runtime, drive, &wanted);
     let flattened = open::served_or_closed(path, served, open, flatten)?;
     if !flattened.is_complete && flattened.snapshots == 0 {

@@ -14,6 +14,7 @@ use crate::objects::{Cost, Prices};
 use crate::open;
 use crate::partitions;
 use crate::savings::saved_text;
+use crate::storage::Access;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Info, Locked, SnapshotInfo, Spec};
@@ -104,7 +105,7 @@ impl Visible {
     /// Returns the readable properties of a drive; `None` if it is not encrypted.
     fn of(path: &Path) -> Result<Option<Self>> {
         let runtime = Runtime::new(Backend::Auto)?;
-        let medium = open::locked(&runtime, path, true)?;
+        let medium = open::locked(&runtime, path, &Access::new(true))?;
         let locked = runtime.block_on(Locked::on(&*medium)).with_context(|| lossy(path))?;
         let Some(locked) = locked else { return Ok(None) };
         let shape = locked.shape;

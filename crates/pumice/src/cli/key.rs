@@ -11,7 +11,7 @@ use super::{Outcome, lossy, print, print_schema};
 use crate::environment;
 use crate::keys;
 use crate::open;
-use crate::storage::Storage;
+use crate::storage::{Access, Storage};
 use pumice_drive::controller::{KeyChange, Locked, SlotInfo, SlotKind, change_keys};
 use pumice_drive::crypt::RecoveryCode;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         | Action::Change { path, json, .. } => (path.as_path(), *json),
     };
     let is_list = matches!(args.action, Action::List { .. });
-    let medium = open::locked(&runtime, path, is_list)?;
+    let medium = open::locked(&runtime, path, &Access::new(is_list))?;
     let named = || path.display().to_string();
     let locked = runtime.block_on(Locked::on(&*medium)).with_context(named)?;
     let Some(locked) = locked else { bail!("{}: the drive is not encrypted", path.display()) };

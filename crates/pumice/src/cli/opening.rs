@@ -8,7 +8,7 @@ use clap::value_parser;
 
 use super::size;
 use super::values::{Compaction, compaction, map_cache};
-use crate::storage::{self, Hints};
+use crate::storage::{Absent, Access};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{COMPACT_PERCENT_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT};
 
@@ -95,11 +95,14 @@ impl Opening {
         if self.read_only { 0 } else { self.threads() - 1 }
     }
 
-    /// Sets, for all arrays that are opened from now on, the paths at which members may be, and
-    /// whether absent ones are left out.
-    pub(crate) fn hint(&self, paths: &[PathBuf]) {
-        let (paths, degraded, diskless) = (paths.to_vec(), self.degraded, self.diskless);
-        storage::hint(Hints { paths, degraded, diskless, ..Hints::default() });
+    /// Returns how the medium is opened; members of its array that were moved may be at `paths`.
+    pub(crate) fn access(&self, paths: &[PathBuf]) -> Access {
+        Access {
+            absent: Absent::default().apart_if(self.degraded),
+            members: paths.to_vec(),
+            diskless: self.diskless,
+            ..Access::new(self.read_only)
+        }
     }
 
     /// Returns how long to poll for completions before sleeping, in nanoseconds.

@@ -18,9 +18,9 @@ use super::output::counted;
 use super::{Outcome, print, print_schema, size};
 use crate::environment;
 use crate::keys;
-use crate::open;
+use crate::open::{self, media};
 use crate::signals::Interrupt;
-use crate::storage::Storage;
+use crate::storage::{Access, Storage};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
@@ -133,7 +133,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     refuse_same(&args.source, &args.target)?;
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
-    let mut source = open::remains(&runtime, &args.source)?;
+    let mut source =
+        open::medium(&runtime, &args.source, &Access { truncated: true, ..Access::new(true) })?;
     let identity = identity(&runtime, &mut source, args, &interrupt)
         .with_context(|| args.source.display().to_string())?;
     let Some(identity) = identity else { return Ok(interrupted(args)) };
@@ -197,7 +198,7 @@ fn onto_new_drive(
 
 /// Marks the new drive, which was closed, as complete.
 fn complete(runtime: &Runtime, args: &Args) -> Result<()> {
-    let medium = open::medium(runtime, &args.target, false)?;
+    let medium = open::medium(runtime, &args.target, &Access::new(false))?;
     runtime.block_on(complete_target(&*medium)).with_context(|| args.target.display().to_string())
 }
 
@@ -236,7 +237,7 @@ fn identity(
     let mut finder = Finder::new(args.uuid);
     let mut page = vec![0; BLOCK_BYTES];
     let mut offset = 0;
-    while offset + page.len() as u64 <= source.bytes() {
+    while offset + page.len() as u64 <= media::bytes(source) {
         if interrupt.came() {
             return Ok(None);
         }

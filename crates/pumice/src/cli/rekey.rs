@@ -17,6 +17,7 @@ use crate::environment;
 use crate::keys;
 use crate::open::{self, origin};
 use crate::signals::Interrupt;
+use crate::storage::Access;
 use pumice_drive::base::Clock;
 use pumice_drive::controller::{Drive, Locked, NewKeys, OpenOptions, Rekeyed, SlotInfo, SlotKind};
 use pumice_drive::crypt::{Randomness, RecoveryCode};
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide()?;
     let path = args.path.as_path();
     let runtime = Runtime::new(Backend::Auto)?;
-    let medium = runtime.block_on(origin::medium(&runtime, path))?;
+    let medium = runtime.block_on(origin::medium(&runtime, path, &Access::default()))?;
     let locked = runtime.block_on(Locked::on(&*medium)).with_context(|| lossy(path))?;
     let Some(locked) = locked else { bail!("{}: the drive is not encrypted", path.display()) };
     drop(medium);

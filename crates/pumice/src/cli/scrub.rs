@@ -10,8 +10,8 @@ use super::key_args::KeyArgs;
 use super::output::counted;
 use super::{Outcome, print, print_schema, progress, size};
 use crate::control::{Answer, Client, Progress, Request};
+use crate::members;
 use crate::open;
-use crate::storage;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, OpenOptions, ScrubReport};
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let path = args.path.as_path();
     let served = |client| ask(client, path, rate_bytes).map(Some);
     // Damage on one member of a mirror is repaired; any other closed drive is only read.
-    let repairs = storage::header_at(path).is_some();
+    let repairs = members::header_at(path).is_some();
     let options = OpenOptions { read_only: !repairs, ..OpenOptions::default() };
     let open = |runtime: &Runtime| open::alone(runtime, path, options);
     let scrub = |runtime: &Runtime, drive: &Rc<Drive>| scrub(runtime, drive, rate_bytes);

@@ -14,6 +14,7 @@ use crate::control::{self, Service};
 use crate::open::{self, origin};
 use crate::partitions;
 use crate::remedy;
+use crate::storage::{Absent, Access};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::{Alert, AlertKind, Drive, Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -133,9 +134,10 @@ fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
 fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, T, State)> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-    let drive = open::to_look_at(&runtime, path, options)?;
+    let access = Access { absent: Absent::AndApart, ..Access::new(true) };
+    let drive = open::alone_as(&runtime, path, &access, options)?;
     let (mut info, more) = (drive.info(), read(&drive));
-    if let Err(error) = runtime.block_on(origin::needed(&runtime, drive.medium(), path)) {
+    if let Err(error) = runtime.block_on(origin::needed(&runtime, drive.medium(), path, &access)) {
         let what = remedy::chain(&error);
         info.alerts.push(Alert { kind: AlertKind::Origin, refuses_writes: false, what });
     }

@@ -100,7 +100,7 @@ fn connect_now(drive: &Path) -> Result<Option<Client>> {
         return Ok(Some(client));
     }
     // The server knows an array by the member that it was given.
-    let companions = crate::storage::companions(drive).into_iter();
+    let companions = crate::members::companions(drive).into_iter();
     Ok(companions.filter_map(|member| connect_to(&member).ok().flatten()).next())
 }
 

@@ -1,8 +1,10 @@
 //! Opens drives, for subcommands and for the server: the medium, the keys, the origin of a clone.
 //!
+//! * `media`: the files, devices and buckets of a medium, which are found through one of them.
 //! * `origin`: the origin of a clone, which is opened with it.
 //! * `served_snapshot`: where to read a snapshot of a drive that a server has locked.
 
+pub(crate) mod media;
 pub(crate) mod origin;
 pub(crate) mod served_snapshot;
 
@@ -15,19 +17,19 @@ use futures_util::future::Either;
 
 use crate::control::{self, Client};
 use crate::devices;
-use crate::holder::Holder;
 use crate::keys;
+use crate::members;
 use crate::objects::BucketPlace;
 use crate::place::{self, Place};
 use crate::remedy;
 use crate::signals;
-use crate::storage::{self, Absent, Storage};
+use crate::storage::{Access, Storage};
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::codec::Pool;
 use pumice_drive::controller::{Drive, OpenOptions, is_flat_on};
-use pumice_drive::media::file::{FileMedium, FileOptions};
+use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Starts compression threads, if there are to be any. They inherit this thread's protection from
@@ -49,84 +51,38 @@ pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
     error.downcast_ref::<base::Error>().is_some_and(|error| error.kind() == ErrorKind::Busy)
 }
 
-/// Opens the medium at `path`, which may be `s3://BUCKET/NAME`, for reading: with the other members
-/// if it is one of an array, with the bucket if it is a journal, and with the keys of an encrypted
-/// drive.
+/// Opens the medium at `path`, which may be `s3://BUCKET/NAME`: with the other members if it is one
+/// of an array, with the bucket if it is a journal, and with the keys of an encrypted drive.
 ///
 /// # Errors
-/// Errors of [`FileMedium::open`] and [`Storage::complete`]; `Busy` if the medium is still in use
+/// Errors of [`FileMedium::open`] and [`media::complete`]; `Busy` if the medium is still in use
 /// after a second; `PermissionDenied` without the drive's key.
-pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Storage> {
-    unlocked(runtime, locked(runtime, path, read_only)?)
+pub(crate) fn medium(runtime: &Runtime, path: &Path, access: &Access) -> Result<Storage> {
+    let medium = locked(runtime, path, access)?;
+    Ok(runtime.block_on(keys::unlock(medium))?)
 }
 
 /// As [`medium`], without the keys.
 ///
 /// # Errors
 /// As [`medium`].
-pub(crate) fn locked(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Storage> {
-    open(runtime, path, FileOptions::default().with_read_only(read_only), Absent::Known)
-}
-
-fn unlocked(runtime: &Runtime, medium: Storage) -> Result<Storage> {
-    Ok(runtime.block_on(keys::unlock(medium))?)
-}
-
-/// As [`medium`], for looking at a drive: a member may be absent.
-///
-/// # Errors
-/// As [`medium`].
-pub(crate) fn medium_to_look_at(runtime: &Runtime, path: &Path) -> Result<Storage> {
-    let options = FileOptions::default().with_read_only(true);
-    unlocked(runtime, open(runtime, path, options, Absent::AndApart)?)
-}
-
-/// As [`medium`], for verification: a member may be absent, if the others were not used separately
-/// from it.
-///
-/// # Errors
-/// As [`medium`].
-pub(crate) fn medium_to_check(runtime: &Runtime, path: &Path) -> Result<Storage> {
-    let options = FileOptions::default().with_read_only(true);
-    unlocked(runtime, open(runtime, path, options, Absent::Allowed)?)
-}
-
-/// Opens the medium at `path` for reading its remains, even if it is truncated.
-///
-/// # Errors
-/// As [`medium`].
-pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<Storage> {
-    let options = FileOptions::default().with_read_only(true).with_truncated(true);
-    unlocked(runtime, open(runtime, path, options, Absent::Known)?)
+pub(crate) fn locked(runtime: &Runtime, path: &Path, access: &Access) -> Result<Storage> {
+    if let Some(place) = BucketPlace::of(path)? {
+        return Ok(runtime.block_on(media::in_bucket(runtime, &place, access))?);
+    }
+    let file = one(runtime, path, access)?;
+    let completed = runtime.block_on(media::complete(runtime, file, access));
+    completed.with_context(|| path.display().to_string())
 }
 
 /// Opens the medium at `path` for reading, for a drive that this process has open for reading.
 ///
 /// # Errors
-/// Errors of [`FileMedium::open`] and [`Storage::complete`]; `PermissionDenied` without its key.
-pub(crate) async fn medium_of(
-    runtime: &Runtime,
-    path: &Path,
-) -> pumice_drive::base::Result<Storage> {
-    let options = FileOptions::default().with_read_only(true).with_direct(true);
-    let open = |path: &Path| FileMedium::open(runtime.clone(), path, options);
-    keys::unlock(Storage::complete(runtime, open(path)?, options, Absent::Known, &open).await?)
-        .await
-}
-
-/// Opens a medium, and the other members of its array; an error names the process that is using
-/// one.
-fn open(runtime: &Runtime, path: &Path, options: FileOptions, absent: Absent) -> Result<Storage> {
-    if let Some(place) = BucketPlace::of(path)? {
-        return Ok(runtime.block_on(Storage::in_bucket(runtime, &place, options.read_only))?);
-    }
-    let options = options.with_direct(true);
-    let file = one(runtime, path, options)?;
-    let open = |path: &Path| {
-        FileMedium::open(runtime.clone(), path, options).map_err(|error| named(path, error))
-    };
-    let completed = runtime.block_on(Storage::complete(runtime, file, options, absent, &open));
-    completed.with_context(|| path.display().to_string())
+/// As [`medium`].
+pub(crate) async fn medium_of(runtime: &Runtime, path: &Path) -> base::Result<Storage> {
+    let access = Access::new(true);
+    let file = media::open_file(runtime, path, &access)?;
+    keys::unlock(media::complete(runtime, file, &access).await?).await
 }
 
 /// Opens a drive on one file or device as a mirror with this one member.
@@ -134,7 +90,7 @@ fn open(runtime: &Runtime, path: &Path, options: FileOptions, absent: Absent) ->
 /// # Errors
 /// As [`drive`].
 pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
-    let file = one(runtime, path, FileOptions::default().with_direct(true))?;
+    let file = one(runtime, path, &Access::default())?;
     let opening = async {
         // Nothing is changed without the key.
         let file = keys::unlock(Storage::of_file(file)).await?.into_file();
@@ -144,19 +100,11 @@ pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
     runtime.block_on(opening).map_err(|error| crate::leftovers::advise(path, error))
 }
 
-/// Opens a file or device alone.
-fn one(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMedium> {
-    let open = || FileMedium::open(runtime.clone(), path, options);
+/// Opens a file or device alone, once it is no longer in use.
+fn one(runtime: &Runtime, path: &Path, access: &Access) -> Result<FileMedium> {
+    let open = || media::open_file(runtime, path, access);
     let opened = runtime.block_on(while_busy(runtime, open));
-    Ok(opened.map_err(|error| place::advise(path, named(path, error)))?)
-}
-
-/// Adds to an error of opening a file the process that is using it.
-fn named(path: &Path, error: base::Error) -> base::Error {
-    match Holder::of(path) {
-        Some(holder) if error.kind() == ErrorKind::Busy => holder.refusal(path),
-        _ => error,
-    }
+    Ok(opened.map_err(|error| place::advise(path, error))?)
 }
 
 /// Opens the file or device at `path` for a new drive, and removes it from any array.
@@ -165,8 +113,8 @@ fn named(path: &Path, error: base::Error) -> base::Error {
 /// Errors of [`FileMedium::open`] and of writing to it; `Busy` if it is still in use after a
 /// second.
 pub(crate) fn blank(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
-    let medium = one(runtime, path, FileOptions::default().with_direct(true))?;
-    runtime.block_on(storage::leave_array(&medium))?;
+    let medium = one(runtime, path, &Access::default())?;
+    runtime.block_on(members::leave_array(&medium))?;
     Ok(medium)
 }
 
@@ -175,7 +123,7 @@ pub(crate) fn blank(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
 /// # Errors
 /// Errors of [`FileMedium::open`] and [`Drive::open`], with the path.
 pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<Drive>> {
-    at(runtime, &Place::of(path)?, options)
+    at(runtime, &Place::of(path)?, &Access::new(options.read_only), options)
 }
 
 /// As [`drive`], for work that reads no block of the disk: a clone is opened without its origin.
@@ -183,9 +131,22 @@ pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
 /// # Errors
 /// As [`drive`].
 pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<Drive>> {
+    alone_as(runtime, path, &Access::new(options.read_only), options)
+}
+
+/// As [`alone`], with access to the medium as the user asked for.
+///
+/// # Errors
+/// As [`drive`].
+pub(crate) fn alone_as(
+    runtime: &Runtime,
+    path: &Path,
+    access: &Access,
+    options: OpenOptions,
+) -> Result<Rc<Drive>> {
     let place = Place::of(path)?;
     check_read_only(&place, options)?;
-    let medium = medium(runtime, path, options.read_only);
+    let medium = medium(runtime, path, access);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let opened = Drive::open(medium.into_shared(), runtime.clock(), options);
     runtime.block_on(opened).map_err(|error| crate::leftovers::advise(path, error))
@@ -219,30 +180,19 @@ pub(crate) fn served_or_closed<T>(
     done.and_then(|done| Ok(closed.map(|()| done)?)).with_context(|| path.display().to_string())
 }
 
-/// As [`alone`], read-only, even if a member of its array is absent.
-///
-/// # Errors
-/// As [`drive`].
-pub(crate) fn to_look_at(
-    runtime: &Runtime,
-    path: &Path,
-    options: OpenOptions,
-) -> Result<Rc<Drive>> {
-    assert!(options.read_only, "a drive that may be outdated is opened read-only");
-    let place = Place::of(path)?;
-    let medium = medium_to_look_at(runtime, path);
-    let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
-    let opened = Drive::open(medium.into_shared(), runtime.clock(), options);
-    runtime.block_on(opened).map_err(|error| crate::leftovers::advise(path, error))
-}
-
-/// As [`drive`], or opens the snapshot that a place names.
+/// As [`drive`], or opens the snapshot that a place names; with access to the medium as the user
+/// asked for.
 ///
 /// # Errors
 /// As [`drive`]; a snapshot would be opened for writing.
-pub(crate) fn at(runtime: &Runtime, place: &Place, options: OpenOptions) -> Result<Rc<Drive>> {
+pub(crate) fn at(
+    runtime: &Runtime,
+    place: &Place,
+    access: &Access,
+    options: OpenOptions,
+) -> Result<Rc<Drive>> {
     check_read_only(place, options)?;
-    let medium = medium(runtime, &place.path, options.read_only);
+    let medium = medium(runtime, &place.path, access);
     let medium = medium.map_err(|error| served_snapshot::advise(place, error))?;
     on(runtime, place, medium, options)
 }
@@ -283,7 +233,7 @@ pub(crate) async fn on_medium(
     medium: Storage,
     options: OpenOptions,
 ) -> pumice_drive::base::Result<Rc<Drive>> {
-    let origin = match origin::of(runtime, &*medium, medium.path()).await {
+    let origin = match origin::of(runtime, &*medium, medium.path(), medium.access()).await {
         Err(error) if !is_flat_on(&*medium).await? => return Err(error),
         origin => origin,
     };

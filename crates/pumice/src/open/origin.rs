@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 
+use super::media;
 use crate::control;
 use crate::keys;
-use crate::storage::{Absent, Storage};
+use crate::storage::{Access, Storage};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, OpenOptions, Origin, is_flat_on, origin_on};
 use pumice_drive::media::AnyMedium;
-use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::{Backend, Runtime};
 use uuid::Uuid;
 
@@ -35,10 +35,11 @@ pub(crate) async fn of(
     runtime: &Runtime,
     medium: &dyn AnyMedium,
     path: &Path,
+    access: &Access,
 ) -> Result<Option<Rc<Drive>>> {
     // Opening the drive itself reports its errors.
     let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
-    open(runtime, path, (clone, wanted), 1).await.map(Some)
+    open(runtime, access, path, (clone, wanted), 1).await.map(Some)
 }
 
 /// As [`of`]; also `None` if only snapshots older than a flattening read from the origin.
@@ -49,16 +50,18 @@ pub(crate) async fn needed(
     runtime: &Runtime,
     medium: &dyn AnyMedium,
     path: &Path,
+    access: &Access,
 ) -> Result<Option<Rc<Drive>>> {
     match is_flat_on(medium).await? {
         true => Ok(None),
-        false => of(runtime, medium, path).await,
+        false => of(runtime, medium, path, access).await,
     }
 }
 
 /// Opens the origin of the clone at `clone`, and the origin of that origin.
 fn open<'a>(
     runtime: &'a Runtime,
+    access: &'a Access,
     clone: &'a Path,
     (uuid, wanted): (Uuid, Origin),
     depth: u32,
@@ -74,11 +77,11 @@ fn open<'a>(
         }
         let mut failure = None;
         for path in places(clone, &wanted) {
-            match open_at(runtime, &path, (uuid, &wanted)).await {
+            match open_at(runtime, access, &path, (uuid, &wanted)).await {
                 Ok(origin) => {
                     if let Some(next) = origin.origin() {
                         let next = (origin.uuid(), next);
-                        origin.set_origin(open(runtime, &path, next, depth + 1).await?)?;
+                        origin.set_origin(open(runtime, access, &path, next, depth + 1).await?)?;
                     }
                     return Ok(origin);
                 }
@@ -91,8 +94,14 @@ fn open<'a>(
     })
 }
 
-async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Result<Rc<Drive>> {
-    let medium = keys::unlock_origin(medium(runtime, path).await?).await?.into_shared();
+async fn open_at(
+    runtime: &Runtime,
+    access: &Access,
+    path: &Path,
+    wanted: (Uuid, &Origin),
+) -> Result<Rc<Drive>> {
+    let medium = medium(runtime, path, access).await?;
+    let medium = keys::unlock_origin(medium).await?.into_shared();
     let options = OpenOptions {
         read_only: true,
         read_cache_bytes: CACHE_BYTES,
@@ -110,21 +119,20 @@ async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Res
 pub(crate) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Result<()> {
     let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
     let wanted = clone.origin().ok_or_else(|| wrong("the drive is not a clone".into()))?;
-    drop(open_at(runtime, path, (clone.uuid(), &wanted)).await?);
+    drop(open_at(runtime, &Access::default(), path, (clone.uuid(), &wanted)).await?);
     let whole = path.canonicalize().ok().and_then(|path| path.to_str().map(ToOwned::to_owned));
     let whole = whole.ok_or_else(|| wrong(format!("{} is not UTF-8", path.display())))?;
     clone.move_origin(whole).await
 }
 
-/// Opens a medium that another process may write to, without keys.
+/// Opens a medium that another process may write to, for reading and without keys, with as much of
+/// it absent as `access` allows.
 ///
 /// # Errors
-/// Errors of [`FileMedium::open`] and [`Storage::complete`].
-pub(crate) async fn medium(runtime: &Runtime, path: &Path) -> Result<Storage> {
-    let options = FileOptions::default().with_read_only(true).with_direct(true);
-    let options = options.with_unlocked(true);
-    let open = |path: &Path| FileMedium::open(runtime.clone(), path, options);
-    Storage::complete(runtime, open(path)?, options, Absent::Known, &open).await
+/// Errors of [`media::open_file`] and [`media::complete`].
+pub(crate) async fn medium(runtime: &Runtime, path: &Path, access: &Access) -> Result<Storage> {
+    let access = Access { read_only: true, truncated: false, unlocked: true, ..access.clone() };
+    media::complete(runtime, media::open_file(runtime, path, &access)?, &access).await
 }
 
 /// Returns the paths at which an origin may be.
@@ -167,7 +175,8 @@ pub(crate) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
 /// There is no drive, or it cannot be read.
 pub(crate) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<Origin>)> {
     runtime.block_on(async {
-        origin_on(&*keys::unlock_origin(medium(runtime, path).await?).await?).await
+        let medium = medium(runtime, path, &Access::default()).await?;
+        origin_on(&*keys::unlock_origin(medium).await?).await
     })
 }
 

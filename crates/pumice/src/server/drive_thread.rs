@@ -10,7 +10,7 @@ use super::exports::{self, Planned, Served};
 use super::snapshots::Front;
 use super::threads::Described;
 use super::watch::{self, Answerer};
-use crate::storage;
+use crate::open::media;
 use crate::watch::{Terms, Watch};
 use pumice_drive::codec::{Pool, Workers};
 use pumice_drive::runtime::Runtime;
@@ -100,7 +100,7 @@ impl DriveThread {
         Described {
             path: drive.path.clone(),
             name: drive.export.name.clone(),
-            is_direct: storage::is_direct(&drive.drive.get()),
+            is_direct: media::is_direct(&drive.drive.get()),
             io: self.runtime.backend_name(),
         }
     }

@@ -14,12 +14,12 @@ use super::watch::MeasuredDrive;
 use crate::control::{ControlSocket, SnapshotExports};
 use crate::devices;
 use crate::leftovers;
-use crate::open;
+use crate::open::{self, media};
 use crate::partitions;
 use crate::path_watch;
 use crate::remedy::chain_of as chain;
 use crate::savings::saved_text;
-use crate::storage;
+use crate::storage::{Access, Storage};
 use crate::watch::{Measured, Terms, Watch};
 use pumice_drive::Uuid;
 use pumice_drive::base::units::format_size;
@@ -39,6 +39,7 @@ pub(crate) struct Planned {
     pub(crate) path: PathBuf,
     pub(crate) name: String,
     pub(crate) description: Option<String>,
+    pub(crate) access: Access,
     pub(crate) options: OpenOptions,
     /// Whether it was found in a directory: if it cannot be opened, the others are served.
     pub(crate) is_found: bool,
@@ -70,6 +71,11 @@ impl Source {
 }
 
 impl Planned {
+    fn medium(&self, runtime: &Runtime) -> Result<Storage> {
+        let access = Access { read_only: self.options.read_only, ..self.access.clone() };
+        open::medium(runtime, &self.path, &access)
+    }
+
     /// Whether serving this is the same as serving `other`.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let is_same_file = self.path == other.path && self.file == other.file;
@@ -78,7 +84,7 @@ impl Planned {
         // Options of a drive have no equality, but their debug text shows all of them.
         let options = [self, other].map(|planned| format!("{:?}", planned.options));
         let is_same_drive = is_same_place && self.follow_ns == other.follow_ns;
-        is_same_drive && is_same_export && options[0] == options[1]
+        is_same_drive && self.access == other.access && is_same_export && options[0] == options[1]
     }
 }
 
@@ -129,9 +135,7 @@ pub(super) fn open_all(
     workers: Option<&Workers>,
     threads: usize,
 ) -> Result<Vec<Served>> {
-    let media = planned.iter();
-    let media = media.map(|drive| open::medium(runtime, &drive.path, drive.options.read_only));
-    let media: Vec<_> = media.collect();
+    let media: Vec<_> = planned.iter().map(|planned| planned.medium(runtime)).collect();
     let openings = planned.iter().zip(media).map(|(planned, medium)| async move {
         let snapshot = planned.snapshot.as_deref();
         let drive = open::on_medium(runtime, snapshot, medium?, planned.options).await;
@@ -214,7 +218,7 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
     let source = served.drive.clone();
     watch.add(name.clone(), move || source.get(), measured, terms);
     let Source::Drive(drive) = &served.drive else { return };
-    storage::path_watch(drive).into_iter().for_each(path_watch::watch);
+    media::path_watch(drive).into_iter().for_each(path_watch::watch);
     devices::go_on(runtime, drive);
     let read = drive.clone();
     runtime.spawn(async move {

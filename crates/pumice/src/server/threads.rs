@@ -408,11 +408,12 @@ mod tests {
 
     use super::*;
     use crate::open;
+    use crate::storage::Access;
 
     fn drive(runtime: &Runtime, path: &Path) {
         let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(Uuid::from_u128(7), 1 << 20) };
         FileMedium::create(path, spec.geometry().unwrap().medium_bytes(), false).unwrap();
-        let medium = open::medium(runtime, path, false).unwrap();
+        let medium = open::medium(runtime, path, &Access::default()).unwrap();
         runtime.block_on(create(&*medium, &spec)).unwrap();
     }
 
@@ -426,6 +427,7 @@ mod tests {
             path: path.clone(),
             name: "evil".to_owned(),
             description: None,
+            access: Access::default(),
             options: OpenOptions::default(),
             is_found: false,
             file: None,
@@ -461,7 +463,7 @@ mod tests {
         assert!(FileMedium::create(&path, 1 << 20, true).is_err(), "the drive is not locked");
         trigger.try_send(()).unwrap();
         thread.join().unwrap().unwrap();
-        drop(open::medium(&runtime, &path, false).unwrap());
+        drop(open::medium(&runtime, &path, &Access::default()).unwrap());
         let left = runtime.block_on(server.hand_over()).unwrap();
         assert!(left.clients.is_empty(), "a restart goes on with the other drives");
         let ended = runtime.block_on(server.shutdown()).unwrap_err();

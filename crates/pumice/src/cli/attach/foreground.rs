@@ -17,11 +17,10 @@ use crate::cli::serve::name_of;
 use crate::cli::{Outcome, chain, print, print_schema, say_error};
 use crate::control::{self, Client, ControlSocket, Loan};
 use crate::notify;
-use crate::open;
+use crate::open::{self, media};
 use crate::path_watch;
 use crate::place::Place;
 use crate::signals;
-use crate::storage;
 use crate::watch::{Connections, Measured, Terms, Watch};
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::base::{Error, ErrorKind};
@@ -41,7 +40,6 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     runtime.set_busy_poll(args.opening.busy_poll_ns());
     // After the protection, which threads inherit: no memory of theirs may wait for this drive.
     let workers = open::pool(args.opening.compressors())?.map(Workers::of);
-    args.opening.hint(&[]);
     let steps = Steps { file, set_up, failures, signals: signal_socket };
     // The process that has the drive open knows its snapshots.
     if args.snapshot.is_some()
@@ -53,7 +51,8 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
         return Ok(Outcome::Good);
     }
     let place = Place { path: args.path.clone(), snapshot: args.snapshot.clone() };
-    let drive = open::at(&runtime, &place, args.opening.options(&args.path));
+    let drive =
+        open::at(&runtime, &place, &args.opening.access(&[]), args.opening.options(&args.path));
     let drive = match drive {
         Err(error) if open::is_busy(&error) => {
             let other = args.attachment()?;
@@ -184,7 +183,7 @@ impl Source {
             let (watch, uris, drive) = ((watch, name.to_owned()), Rc::default(), drive.clone());
             runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
         }
-        storage::path_watch(&drive).into_iter().for_each(path_watch::watch);
+        media::path_watch(&drive).into_iter().for_each(path_watch::watch);
         crate::devices::go_on(runtime, &drive);
         Ok(Offered::Own(mount, control))
     }

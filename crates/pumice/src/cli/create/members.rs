@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use super::{Args, check_place, device_bytes};
 use crate::environment;
 use crate::leftovers;
+use crate::members;
 use crate::open;
-use crate::storage;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{DATA_OFFSET, Spec, create};
 use pumice_drive::crypt::Cipher;
@@ -154,7 +154,7 @@ fn format(
     for (path, &segment_count) in paths.iter().zip(shares) {
         let new = NewMember {
             uuid: environment::new_identity(),
-            path: storage::shown(path)?,
+            path: members::shown(path)?,
             segment_count,
         };
         members.push((open::blank(&runtime, path)?, new));

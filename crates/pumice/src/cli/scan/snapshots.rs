@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::place::Place;
 use crate::signals;
+use crate::storage;
 
 /// The snapshots among the named paths, while this lives.
 pub(super) struct Snapshots {
@@ -105,7 +106,7 @@ fn serve(
 ) -> Result<()> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let drive = open::at(&runtime, place, options)?;
+    let drive = open::at(&runtime, place, &storage::Access::new(true), options)?;
     let listener = Listener::bind(&Listen::Unix(socket), Access::default())?;
     let export = Rc::new(Export::new("", "a snapshot that is scanned", drive));
     let server = Server::new(runtime.clone(), vec![export], Options::default());

@@ -21,6 +21,7 @@ use crate::cli::key_args::KeyArgs;
 use crate::control::{self, Arrival, Arrived, Sending, Wanted};
 use crate::place::Place;
 use crate::signals::Interrupt;
+use crate::storage::Access;
 use output::Output;
 
 /// Write a snapshot to a pipe or file, for `pumice receive` on another drive
@@ -194,7 +195,7 @@ impl Job<'_> {
     /// Opens a snapshot, or a bookmark.
     fn view(&self, info: &SnapshotInfo, bookmark: bool) -> Result<Rc<Drive>> {
         let place = Place { path: self.path.to_owned(), snapshot: Some(info.name.clone()) };
-        let medium = open::medium(self.runtime, self.path, true)?;
+        let medium = open::medium(self.runtime, self.path, &Access::new(true))?;
         let options = OpenOptions { read_only: true, bookmark, ..OpenOptions::default() };
         open::on(self.runtime, &place, medium, options)
     }

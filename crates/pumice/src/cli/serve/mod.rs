@@ -194,10 +194,10 @@ impl Args {
             bail!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
         }
         let options = self.network.options(self.exports.rules())?;
-        self.opening.hint(&self.paths);
+        let access = self.opening.access(&self.paths);
         let found = plan::expand(&self.paths)?;
         self.network.check_device(found.len())?;
-        let opening = |path: &Path| self.options(path);
+        let opening = |path: &Path| (access.clone(), self.options(path));
         let mut drives = plan::plan(found, &self.names, &self.exports, opening)?;
         self.network.check_device(drives.len())?;
         if let Some(seconds) = self.follow {

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail};
 
 use super::tables::Exports;
 use crate::keys;
+use crate::members;
 use crate::objects::BucketPlace;
 use crate::place::Place;
 use crate::server::Planned;
-use crate::storage;
+use crate::storage::Access;
 use pumice_drive::controller::OpenOptions;
 
 /// Longest string of the protocol.
@@ -81,7 +82,7 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
     }
     // Several members of an array are one drive.
     let mut arrays = Vec::new();
-    files.retain(|file| match storage::header_at(&file.path) {
+    files.retain(|file| match members::header_at(&file.path) {
         Some(header) if arrays.contains(&(header.array, file.snapshot.clone())) => false,
         Some(header) => {
             arrays.push((header.array, file.snapshot.clone()));
@@ -102,7 +103,7 @@ pub(super) fn plan(
     mut found: Vec<Found>,
     names: &Names,
     tables: &Exports,
-    options: impl Fn(&Path) -> OpenOptions,
+    opening: impl Fn(&Path) -> (Access, OpenOptions),
 ) -> Result<Vec<Planned>> {
     let own = tables.0.iter().filter_map(|(name, (table, _))| {
         let path = table.drive.clone()?;
@@ -118,7 +119,7 @@ pub(super) fn plan(
     check_names(&all)?;
     let planned = all.into_iter().map(|(found, name)| {
         let table = tables.0.get(&name).map(|(table, _)| table);
-        let mut options = options(&found.path);
+        let (access, mut options) = opening(&found.path);
         options.read_only |= table.is_some_and(|table| table.read_only);
         options.read_only |= found.snapshot.is_some();
         let description = table.and_then(|table| table.description.clone());
@@ -129,7 +130,18 @@ pub(super) fn plan(
         }
         let Found { path, snapshot, is_found } = found;
         let follow_ns = None;
-        Ok(Planned { path, name, description, options, is_found, file, snapshot, follow_ns })
+        let planned = Planned {
+            path,
+            name,
+            description,
+            access,
+            options,
+            is_found,
+            file,
+            snapshot,
+            follow_ns,
+        };
+        Ok(planned)
     });
     planned.collect()
 }
@@ -220,8 +232,8 @@ mod tests {
             paths.iter().map(|path| Found { path: path.into(), snapshot: None, is_found: true });
         let table = Table::try_parse_from(["export"].iter().chain(table)).unwrap();
         let tables = Exports([(name.to_owned(), (table, String::new()))].into());
-        let options = |_: &Path| OpenOptions::default();
-        plan(found.collect(), &Names::default(), &tables, options).unwrap()
+        let opening = |_: &Path| <(Access, OpenOptions)>::default();
+        plan(found.collect(), &Names::default(), &tables, opening).unwrap()
     }
 
     #[test]
