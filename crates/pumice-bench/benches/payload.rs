@@ -1,8 +1,8 @@
-//! Speed of payload generation: one thread, one stream, repeatedly into one buffer.
+//! Payload generation speed: one thread repeatedly fills one buffer from one stream.
 //!
-//! For each kind and saving: the median and best rate of rounds that take turns, in GB (10^9 bytes)
-//! a second, for buffers of 4 KiB, 64 KiB and 1 MiB. For comparison, the rate of plain copying from
-//! a pool of 64 MiB, as some generators do.
+//! For each kind and saving, reports the median and best rate of interleaved rounds, in GB (10^9
+//! bytes) per second, for buffers of 4 KiB, 64 KiB and 1 MiB. For comparison, reports the rate of
+//! plain copying from a 64 MiB pool, the method of some generators.
 //!
 //! ```text
 //! cargo bench --bench payload              # every kind

@@ -1,7 +1,7 @@
 //! The error of this crate.
 //!
 //! `Display` describes the failure and its object and never repeats the source; [`Error::chain`]
-//! prints both. Errors of a Pumice drive, of an NBD client or of a simulation stay intact as
+//! includes both. Errors of a Pumice drive, of an NBD client or of a simulation are preserved as
 //! [`Error::Drive`] and [`Error::Sim`].
 
 use std::error::Error as StdError;
@@ -18,7 +18,7 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A plan, preset, workload, payload or input file is invalid. Repeating the call cannot help.
+    /// A plan, preset, workload, payload or input file is invalid. Retrying the call cannot help.
     #[error("{what}")]
     Invalid {
         /// The problem and its object.
@@ -26,14 +26,14 @@ pub enum Error {
         /// The cause, if a parser or a nested check reported one.
         source: Option<BoxError>,
     },
-    /// A file with results of a benchmark is malformed.
+    /// A result file is malformed.
     #[error("{path}, line {line}: {what}")]
     Results {
         /// The file.
         path: String,
         /// Line number, from 1.
         line: u64,
-        /// The problem of the line.
+        /// The problem with the line.
         what: String,
     },
     /// The target or the file format does not support the operation.
@@ -41,7 +41,7 @@ pub enum Error {
     Unsupported {
         /// The operation and its object.
         what: String,
-        /// The operating system's error, if there is one.
+        /// The operating system's error, if any.
         source: Option<BoxError>,
     },
     /// No preset, experiment or source has this name.
@@ -53,13 +53,13 @@ pub enum Error {
     /// The target is mounted, partitioned or in use.
     #[error("{0}")]
     Busy(String),
-    /// The target or its file system is too small.
+    /// The target or its file system has too little space.
     #[error("{0}")]
     NoSpace(String),
     /// The target cannot be written.
     #[error("{0}")]
     ReadOnly(String),
-    /// The target returned fewer bytes than requested.
+    /// The target returned fewer bytes than were requested.
     #[error(
         "read of {requested} bytes at offset {offset} returned {returned}: the target is \
          smaller than the span, or was truncated"
@@ -72,12 +72,12 @@ pub enum Error {
         /// Bytes returned.
         returned: usize,
     },
-    /// One of several hosts failed, or cannot be reached.
+    /// One of several hosts failed or cannot be reached.
     #[error("{host}: {what}")]
     Host {
         /// The host.
         host: String,
-        /// The report of the host, or its failure.
+        /// The error that the host reported, or the failure of the host.
         what: String,
     },
     /// The operating system reported an error.
@@ -94,7 +94,7 @@ pub enum Error {
     /// A simulated drive, a profile or a trace reported an error.
     #[error(transparent)]
     Sim(#[from] pumice_sim::Error),
-    /// Names the object of another error.
+    /// Adds the object to another error.
     #[error("{what}")]
     Context {
         /// The object.
@@ -105,37 +105,37 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error for an invalid plan, preset, workload, payload or input file.
+    /// Returns an error for an invalid plan, preset, workload, payload or input file.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid { what: what.into(), source: None }
     }
 
-    /// Like [`Error::invalid`], with a cause.
+    /// Returns [`Error::invalid`] with a cause.
     pub(crate) fn invalid_because(what: impl Into<String>, cause: impl Into<BoxError>) -> Self {
         Self::Invalid { what: what.into(), source: Some(cause.into()) }
     }
 
-    /// Returns the error for an unsupported operation.
+    /// Returns an error for an unsupported operation.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::Unsupported { what: what.into(), source: None }
     }
 
-    /// Like [`Error::unsupported`], with a cause.
+    /// Returns [`Error::unsupported`] with a cause.
     pub(crate) fn unsupported_because(what: impl Into<String>, cause: impl Into<BoxError>) -> Self {
         Self::Unsupported { what: what.into(), source: Some(cause.into()) }
     }
 
-    /// Returns the error for the failure of a host.
+    /// Returns an error for the failure of a host.
     pub(crate) fn host(host: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Host { host: host.into(), what: what.into() }
     }
 
-    /// Returns an error of the operating system during the operation `what`.
+    /// Returns an operating system error that occurred during the operation `what`.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
     }
 
-    /// Names the object of this error.
+    /// Adds the object to this error.
     pub fn context(self, what: impl Into<String>) -> Self {
         Self::Context { what: what.into(), source: Box::new(self) }
     }
@@ -153,12 +153,13 @@ impl Error {
         chain(self)
     }
 
-    /// Returns whether the target does not support the operation, directly or as a drive's error.
+    /// Returns whether the error means that the target does not support the operation, either
+    /// directly or as a drive's error.
     pub fn is_unsupported(&self) -> bool {
         self.kind() == ErrorKind::Unsupported
     }
 
-    /// Returns the equivalent kind of a drive's error.
+    /// Returns the kind of the corresponding drive error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } | Self::Results { .. } => ErrorKind::InvalidInput,

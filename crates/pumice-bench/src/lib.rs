@@ -1,4 +1,4 @@
-//! A storage benchmark whose data has a known compressibility.
+//! A storage benchmark that uses data of known compressibility.
 //!
 //! ```text
 //!   reproduce        published experiments on simulated drives
@@ -13,11 +13,12 @@
 //! ```
 //!
 //! Imports point down only: nothing imports `forecast` or `reproduce`, and `payload` and `stats`
-//! import neither each other nor anything above them. `workload`, `payload` and `stats` are useful
+//! import neither each other nor anything above them. `workload`, `payload` and `stats` can be used
 //! without the bench. The modules of `bench` are re-exported here: [`target`], [`engine`],
 //! [`runner`], [`results`], [`compare`], [`report`], [`detect`], [`interop`] and [`hosts`].
 //!
-//! Uses a drive only as a host does; prints nothing. [`Benchmark::run`] runs a whole benchmark.
+//! The crate uses a drive only as a host does, and prints nothing. [`Benchmark::run`] runs a whole
+//! benchmark.
 
 mod bench;
 mod error;

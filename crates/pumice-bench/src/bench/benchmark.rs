@@ -1,11 +1,12 @@
-//! A whole benchmark in one call: prepare the targets, describe them, run the plan, clean up.
+//! Runs a whole benchmark in one call: prepares and describes the targets, runs the plan, cleans
+//! up.
 //!
 //! ```text
 //! prepare targets -> headers, with Sink::describe -> Sink::begin
 //!                 -> { Sink::progress, Sink::keep } per run -> remove
 //! ```
 //!
-//! A [`Sink`] receives everything as it happens. Prints nothing.
+//! A [`Sink`] receives each event as it happens. This module prints nothing.
 
 use std::sync::atomic::AtomicBool;
 
@@ -16,12 +17,12 @@ use super::target::{Contender, Location};
 use crate::error::{Error, Result};
 use crate::workload::Plan;
 
-/// A plan with the facts that identify its results.
+/// A plan, with the metadata that identifies its results.
 #[derive(Clone, Debug)]
 pub struct Benchmark {
     /// Name of the preset.
     pub title: String,
-    /// The subject of the preset, in a sentence or two.
+    /// Subject of the preset, in one or two sentences.
     pub about: String,
     /// The tests, levels and rounds.
     pub plan: Plan,
@@ -31,7 +32,7 @@ pub struct Benchmark {
     pub begun_unix_s: u64,
 }
 
-/// The results of a benchmark, complete or not.
+/// The results of a benchmark, complete or partial.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// Whether every run was made.
@@ -40,20 +41,19 @@ pub struct Finished {
     pub results: Results,
 }
 
-/// The results of a benchmark of targets that took turns, complete or not.
+/// The results of a benchmark of targets that took turns, complete or partial.
 #[derive(Clone, Debug)]
 pub struct Contest {
     /// Whether every run was made.
     pub end: End,
-    /// Header and runs of each target, in the order given.
+    /// Header and runs of each target, in the given order.
     pub results: Vec<Results>,
 }
 
 impl Benchmark {
-    /// Runs the benchmark on `target`. A file that the benchmark created on the target is removed
-    /// at the end. If the plan [only looks](Plan::only_looks), targets that hold data are opened
-    /// read-only, and may be mounted. Setting `stop` ends the benchmark after the current run,
-    /// which is discarded.
+    /// Runs the benchmark on `target`, then removes any file that the benchmark created there. If
+    /// the plan [only looks](Plan::only_looks), targets that contain data are opened read-only, and
+    /// may be mounted. Setting `stop` ends the benchmark after the current run, which is discarded.
     ///
     /// # Errors
     /// The errors of [`Location::prepare`], [`Header::new`], the target and the sink.
@@ -92,8 +92,8 @@ impl Benchmark {
         self.run_as(0, target, stop, sink)
     }
 
-    /// Runs the benchmark as the host with this index, concurrently with other hosts: each writes
-    /// data of its own.
+    /// Runs the benchmark as the host with this index, concurrently with other hosts. Each host
+    /// writes its own data.
     ///
     /// # Errors
     /// The errors of [`Benchmark::run`].
@@ -109,13 +109,13 @@ impl Benchmark {
         Ok(Finished { end, results: results.remove(0) })
     }
 
-    /// Runs the benchmark on several targets that take turns: every run of a cell is followed by
-    /// the same run on the next target, so that changes of the machine affect all of them alike.
-    /// The order of the targets is balanced over the rounds and drawn by seed.
+    /// Runs the benchmark on several targets that take turns: after each run of a cell, the same
+    /// run is made on the next target, so that changes of the machine affect all targets alike. The
+    /// order of the targets is balanced over the rounds and drawn from the seed.
     ///
     /// # Errors
-    /// The errors of [`Benchmark::run`]; [`Error::Invalid`] for no target, too many, or a target
-    /// that is named twice.
+    /// The errors of [`Benchmark::run`]; [`Error::Invalid`] if there are no targets, too many, or
+    /// duplicates.
     pub fn run_in_turns(
         self,
         targets: &[Contender],
@@ -125,7 +125,7 @@ impl Benchmark {
         self.all(0, targets, stop, sink)
     }
 
-    /// Runs the benchmark on targets that use the data of the targets from index `first` on.
+    /// Runs the benchmark. The targets reuse the data of the targets from index `first` on.
     fn all(
         self,
         first: usize,
@@ -151,7 +151,7 @@ impl Benchmark {
     }
 }
 
-/// Returns the targets; if the plan only looks, targets that hold data are only read.
+/// Returns the targets. If the plan only looks, targets that contain data are opened read-only.
 fn as_the_plan_needs(targets: &[Contender], plan: &Plan) -> Vec<Contender> {
     let mut targets = targets.to_vec();
     if plan.only_looks() {
@@ -162,13 +162,13 @@ fn as_the_plan_needs(targets: &[Contender], plan: &Plan) -> Vec<Contender> {
     targets
 }
 
-/// Prepares a target for a plan; copied files exist twice at a time.
+/// Prepares a target for a plan. For copies, the target needs space for each file twice.
 fn prepare(location: &Location, plan: &Plan, destroy: bool) -> Result<()> {
     let copied_bytes = plan.copied_bytes().saturating_mul(2);
     location.prepare(plan.end_bytes().saturating_add(copied_bytes), destroy)
 }
 
-/// Checks that no target occurs twice.
+/// Checks that all targets are distinct.
 fn check_distinct(targets: &[Contender]) -> Result<()> {
     if !(1..=TARGETS_MAX).contains(&targets.len()) {
         let what = format!("{} targets: expected 1 to {TARGETS_MAX}", targets.len());
@@ -188,8 +188,8 @@ fn remove(targets: &[Contender]) {
     targets.iter().for_each(|target| target.location.remove());
 }
 
-/// An interrupted benchmark that continues after its last run, with the same outcome as if it had
-/// not been interrupted.
+/// An interrupted benchmark that resumes after its last run, with the same outcome as without the
+/// interruption.
 #[derive(Clone, Debug)]
 pub struct Resumption {
     /// Header and runs of each target so far.
@@ -202,7 +202,7 @@ impl Resumption {
     /// Runs the remaining cells.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a simulated drive, whose content is lost; [`Error::Invalid`] if
+    /// [`Error::Unsupported`] for a simulated drive, whose contents are lost; [`Error::Invalid`] if
     /// the results belong to other targets; the errors of [`Benchmark::run`].
     pub fn run(
         self,

@@ -1,9 +1,10 @@
 //! Compares results: the ratio of each cell, and whether the difference is significant.
 //!
 //! Only like measurements are compared: the same tests on the same data with the same use of the
-//! page cache. Targets, machines, rounds, seeds and order may differ: they are the subject of a
-//! comparison, or chance. Targets that took turns in one session are compared pair by pair; results
-//! of two sessions also contain the difference of the sessions, and support weaker claims.
+//! page cache. Targets, machines, rounds, seeds and order may differ, because a comparison either
+//! studies their effect or treats it as chance. Targets that took turns in one session are compared
+//! pair by pair. A comparison of two sessions includes the difference between the sessions, and
+//! supports weaker claims.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -30,12 +31,12 @@ pub struct Against {
     pub other: String,
     /// Whether the targets took turns in one session.
     pub took_turns: bool,
-    /// The design by which the difference is judged.
+    /// The design used to judge the difference.
     pub design: Design,
     /// Every cell of the plan, test by test.
     pub cells: Vec<ComparedCell>,
-    /// Differences of the environment: the fact, the base's value, the other's value; empty if
-    /// absent.
+    /// Differences of the environment: the name of the fact, the base's value, the other result's
+    /// value; an absent value is empty.
     pub environment: Vec<(String, String, String)>,
 }
 
@@ -56,11 +57,11 @@ pub struct ComparedCell {
     pub compared: Option<stats::Comparison>,
 }
 
-/// Compares each of `others` with `base`. `visit_spread` is the share by which one session on the
-/// machine differs from another, see [`VISIT_SPREAD`](stats::VISIT_SPREAD).
+/// Compares each of `others` with `base`. `visit_spread` is the expected relative difference
+/// between two sessions on the same machine; see [`VISIT_SPREAD`](stats::VISIT_SPREAD).
 ///
 /// # Errors
-/// [`Error::Invalid`] with the first difference, if one of the results measured something else.
+/// [`Error::Invalid`] with the first difference, if one of the results belongs to a different plan.
 pub fn compare(base: &Results, others: &[Results], visit_spread: f64) -> Result<Comparison> {
     let all: Vec<Results> = std::iter::once(base).chain(others).cloned().collect();
     let names = names(&all);
@@ -169,11 +170,11 @@ fn difference(base: &Plan, other: &Plan) -> Option<String> {
     field(&around(base), &around(other))
 }
 
-/// Returns the first field in which two values of the same type differ, and how.
+/// Returns the first field that differs between two values of the same type, and both values.
 fn field(base: &impl Serialize, other: &impl Serialize) -> Option<String> {
     let json = |value: serde_json::Result<serde_json::Value>| value.expect("plans serialize");
     let [base, other] = [json(serde_json::to_value(base)), json(serde_json::to_value(other))];
-    // A field with its default may be absent in either.
+    // Either value may omit a field that has its default.
     let mut names = base.as_object()?.keys().chain(other.as_object()?.keys());
     let name = names.find(|name| base.get(name) != other.get(name))?;
     let value =
@@ -209,8 +210,8 @@ fn environment(base: &Results, other: &Results) -> Vec<(String, String, String)>
 }
 
 impl Comparison {
-    /// Returns the cells that are slower than the base by more than `percent`, with their results:
-    /// the verdict is `Slower`, and the whole interval is beyond that.
+    /// Returns the cells that are slower than the base by more than `percent`, with their results.
+    /// The verdict must be `Slower`, and the whole interval must be beyond that limit.
     pub fn slower_than(&self, percent: f64) -> Vec<(&Against, &ComparedCell)> {
         let limit = 1.0 - percent / 100.0;
         let is_slower = |cell: &ComparedCell| {
@@ -226,7 +227,7 @@ impl Comparison {
         cells.filter(|(_, cell)| is_slower(cell)).collect()
     }
 
-    /// Returns the number of runs that each target needs, if no cell has that many.
+    /// Returns the number of runs that each target needs; `None` if a cell already has that many.
     pub fn runs_wanted(&self) -> Option<usize> {
         let cells = self.others.iter().flat_map(|other| &other.cells);
         let compared: Vec<stats::Comparison> = cells.filter_map(|cell| cell.compared).collect();
@@ -263,7 +264,7 @@ impl Comparison {
 }
 
 impl Against {
-    /// Returns the method of the comparison, in a sentence or two.
+    /// Returns the method of the comparison, in one or two sentences.
     fn method(&self) -> String {
         let runs = self.cells.iter().filter_map(|cell| cell.compared).map(|one| one.runs).max();
         let wanted = self.cells.iter().filter_map(|cell| cell.compared);
@@ -292,7 +293,7 @@ impl Against {
         }
     }
 
-    /// Returns every cell in a line of at most 100 columns, if names are not too long.
+    /// Returns one line for each cell, of at most 100 columns unless names are too long.
     fn narrow_table(&self) -> Table {
         let mut table = Table::with_columns(vec![
             Column::left("test"),
@@ -396,8 +397,9 @@ impl ComparedCell {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: real differences are found, chance is not taken for one, and unlike measurements are
-    //! not compared. Method: samples whose ratio is plain; plans that differ in one parameter each.
+    //! Goal: real differences are found, chance differences are not reported, and unlike
+    //! measurements are not compared. Method: samples with an obvious ratio; plans that differ in
+    //! one parameter each.
     use super::*;
     use crate::bench::results::Turns;
     use crate::bench::results::sample::results;
@@ -466,7 +468,7 @@ mod tests {
         assert!(same.environment.is_empty());
     }
 
-    /// Guards against a shorter time that is called slower, and against a gate that lets it pass.
+    /// Guards against reporting a shorter time as slower, and against a gate that accepts it.
     #[test]
     fn of_times_less_is_better() {
         let mut base = results(&BASE);
@@ -487,7 +489,7 @@ mod tests {
         assert!(comparison.slower_than(30.0).is_empty());
     }
 
-    /// Guards against attributing the difference of two sessions to the targets, and against
+    /// Guards against attributing the difference between two sessions to the targets, and against
     /// ignoring turns.
     #[test]
     fn small_differences_are_told_in_turns_only() {
@@ -501,7 +503,7 @@ mod tests {
         assert_eq!(verdicts(&turns.others[0]), [Verdict::Slower; 4]);
         assert_eq!((turns.base.as_str(), turns.others[0].other.as_str()), ("target 0", "target 1"));
         assert!(turns.summary().to_text().contains("Measured in turns"));
-        // Turns of two sessions are not pairs.
+        // Runs of two sessions are not pairs.
         let mut elsewhere = other;
         elsewhere.header.turns.as_mut().expect("turns").session = "another".into();
         let visits = compared(&base, &[elsewhere]);
@@ -536,7 +538,7 @@ mod tests {
         assert!(text.contains("4 runs needed") && text.contains("4 runs are needed"), "{text}");
     }
 
-    /// Guards against an alarm that the verdict contradicts.
+    /// Guards against an alarm that contradicts the verdict.
     #[test]
     fn only_what_is_called_slower_fails() {
         let [base, slower] = in_turns([results(&BASE), results(&BASE.map(|value| value * 0.8))]);

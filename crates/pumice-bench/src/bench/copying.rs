@@ -1,15 +1,16 @@
-//! Copies files within a file system, as a person does with copy and paste, and measures the time.
+//! Copies files within a file system, as a user does with copy and paste, and measures the time.
 //!
 //! ```text
 //! write the files -> sync the file system -> drop the files from the page cache -> clock
 //!    -> copy one file after the other -> sync the file system -> clock -> remove the copies
 //! ```
 //!
-//! The page cache is used, as by every program that copies; the sync is part of the time, because a
-//! copy in memory is not a copy. It also writes the dirty pages of other programs; an earlier sync,
-//! which is not timed, has written the pages that were dirty before.
+//! The copy uses the page cache, as every copying program does. The sync is part of the measured
+//! time, because a copy in memory is not durable. A sync also writes the dirty pages of other
+//! programs; an earlier, untimed sync has therefore written the pages that were already dirty.
 //!
-//! All files are in a separate folder, which is removed when [`Files`] is dropped. Prints nothing.
+//! All files are in a separate folder, which is removed when [`Files`] is dropped. This module
+//! prints nothing.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind as IoKind, Read, Write};
@@ -27,11 +28,11 @@ use crate::payload::Payload;
 use crate::stats::Latencies;
 use crate::workload::{Flush, Operation, Workload};
 
-/// Bytes of the buffer from which files are written before they are copied.
+/// Buffer size for writing the files before they are copied, in bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Maximum bytes of one `copy_file_range`: enough for a file system that shares extents, and the
-/// stop flag is checked in between.
+/// Maximum bytes per `copy_file_range`: large enough for a file system that shares extents, and
+/// small enough that the stop flag is checked regularly.
 const RANGE_BYTES_MAX: usize = 128 << 20;
 
 /// Files that can be copied.
@@ -43,11 +44,11 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Writes the files of a workload's set into a new folder below `folder`, with data of a level,
-    /// from stream number `stream` on. Setting `stop` ends that early.
+    /// Writes the files of a workload into a new folder below `folder`, with the data of a level,
+    /// starting with stream number `stream`. Setting `stop` ends this early.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an operation that copies no files; [`Error::Io`].
+    /// [`Error::Invalid`] for an operation that does not copy files; [`Error::Io`].
     pub(super) fn write(
         folder: &Path,
         workload: &Workload,
@@ -84,15 +85,15 @@ impl Files {
         Ok(files)
     }
 
-    /// Returns whether these are the files of this workload with this level's data.
+    /// Returns whether these files belong to this workload and contain this level's data.
     pub(super) fn are_of(&self, workload: &Workload, level: usize) -> bool {
         let set = |workload: &Workload| workload.operation.file_set();
         let is_same_set = set(&self.workload) == set(workload);
         is_same_set && self.workload.span_bytes == workload.span_bytes && self.level == level
     }
 
-    /// Copies all files and returns the measurements; a request is the copy of a file. Setting
-    /// `stop` ends that early; the sample is then not a measurement.
+    /// Copies all files and returns the measurements; each copied file counts as one request.
+    /// Setting `stop` ends the copying early; the sample is then not a measurement.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the file system has no `copy_file_range`; [`Error::Io`].
@@ -161,7 +162,7 @@ impl Files {
     }
 }
 
-/// Copies a file by reading and writing.
+/// Copies a file with reads and writes.
 fn by_buffer(
     mut from: File,
     mut to: File,
@@ -179,7 +180,7 @@ fn by_buffer(
     Ok(())
 }
 
-/// Copies a file by `copy_file_range`.
+/// Copies a file with `copy_file_range`.
 fn by_range(from: &File, to: &File, stop: &AtomicBool) -> std::io::Result<()> {
     while !stop.load(Ordering::Relaxed) {
         match copy_file_range(from, None, to, None, RANGE_BYTES_MAX) {
@@ -191,7 +192,7 @@ fn by_range(from: &File, to: &File, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the time at which a copy that was synced at `synced_ns` counts as ended.
+/// Returns the end time of a copy that was synced at `synced_ns`.
 fn end_ns(flush: Flush, copied_ns: u64, synced_ns: u64) -> u64 {
     if flush == Flush::Untimed { copied_ns } else { synced_ns }
 }
@@ -266,7 +267,7 @@ mod tests {
         }
     }
 
-    /// Guards against a copy at the speed of memory, because no data has reached the device.
+    /// Guards against measuring the speed of memory, when no data has reached the device.
     #[test]
     fn the_sync_is_timed_unless_told() {
         assert_eq!(end_ns(Flush::default(), 5, 9), 9);

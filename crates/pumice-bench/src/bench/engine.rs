@@ -5,14 +5,14 @@
 //!    take the next request -> fill the buffer (writes) -> clock -> request -> clock -> record
 //! ```
 //!
-//! A closed loop: each task issues its next request when the previous one has completed. Only the
-//! request is timed. Data is generated before the request, and the cost of that is reported as a
-//! share of the threads' time, because it limits the measurable speed of a fast target. A request
-//! of 4 KiB costs two readings of the clock (37 ns each), one histogram entry (9 ns) and, for a
-//! write, 95 ns of data generation at 50 %; no allocation; one system call for all requests of a
-//! turn.
+//! A closed loop: each task issues its next request when its previous one has completed. Only the
+//! request is timed. Data is generated before the request, and the cost is reported as a share of
+//! the threads' time, because it limits the measurable speed of a fast target. A 4 KiB request
+//! costs two clock readings (37 ns each), one histogram entry (9 ns) and, for a write, 95 ns of
+//! data generation at 50 %. It needs no allocation, and all requests of a turn share one system
+//! call.
 //!
-//! Uses the target only as a host would; prints nothing.
+//! The target is used only as a host would use it. This module prints nothing.
 
 mod spots;
 
@@ -43,17 +43,17 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::{System, SystemSpec};
 
 /// Maximum number of intervals in a run's timeline. When it is exceeded, adjacent intervals are
-/// merged in pairs: a long run has between this number and half of it.
+/// merged in pairs, so a long run has between half this number and all of it.
 const INTERVALS_MAX: usize = 240;
 pub(super) const INTERVAL_NS_MIN: u64 = 50_000_000;
 
-/// One of this many fills is timed, for records so small that reading the clock would matter.
+/// One in this many fills is timed, if records are so small that reading the clock would matter.
 const FILLS_TIMED: u64 = 16;
 
-/// Record size in bytes from which every fill is timed.
+/// Minimum record size in bytes for timing every fill.
 const FILL_TIMED_BYTES: u64 = 64 << 10;
 
-/// A part of a run.
+/// Totals of one interval of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
     /// Requests that ended in the interval.
@@ -71,7 +71,7 @@ pub struct Sample {
     pub seconds: f64,
     /// Seconds of the flush at the end, timed or not.
     pub flush_seconds: f64,
-    /// Completed requests; a copy counts as one.
+    /// Completed requests; a copied file counts as one.
     pub operations: u64,
     /// Bytes read, written or trimmed by the host; a copy counts its written bytes.
     pub host_bytes: u64,
@@ -83,7 +83,7 @@ pub struct Sample {
     pub interval_ns: u64,
     /// See `interval_ns`.
     pub intervals: Vec<Interval>,
-    /// Positions of the requests, for operations that read a target as it is; otherwise empty.
+    /// Positions of the requests, for operations that only read existing data; otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spots: Vec<Spot>,
     /// Share of the threads' time spent on generating data, 0 to 1.
@@ -104,12 +104,12 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
-/// Checks whether a workload can run on a target, without opening the target.
+/// Checks whether a workload can run on a target. Does not open the target.
 ///
 /// # Errors
 /// [`Error::Invalid`]: the errors of [`Workload::check`]; several threads on a drive in this
-/// process, which has one thread; buffered operations on anything but a file, or with direct I/O;
-/// copies of files on anything but a folder.
+/// process, which supports only one; buffered operations on anything but a file, or with direct
+/// I/O; copies of files on anything but a folder.
 pub fn check(location: &Location, access: Access, workload: &Workload) -> Result<()> {
     let wrong = |what: String| Err(Error::invalid(what));
     workload.check()?;
@@ -130,8 +130,8 @@ pub fn check(location: &Location, access: Access, workload: &Workload) -> Result
     Ok(())
 }
 
-/// Runs `run` on a target. Setting `stop` ends the run early and soon, even if the target no longer
-/// answers; the returned sample is then not a measurement.
+/// Runs `run` on a target. Setting `stop` ends the run promptly, even if the target no longer
+/// responds; the returned sample is then not a measurement.
 ///
 /// # Errors
 /// The errors of [`check`]; the first error of the target.
@@ -178,7 +178,7 @@ struct Shared<'a> {
     location: &'a Location,
     access: Access,
     run: &'a RunSpec,
-    /// Every thread passes the barrier once, even if its target cannot be opened.
+    /// Every thread passes the barrier once, even if it cannot open its target.
     barrier: Barrier,
     stop: &'a AtomicBool,
 }
@@ -265,9 +265,9 @@ struct Worker<T> {
     deadline_ns: Cell<u64>,
     start_ns: Cell<u64>,
     last_ns: Cell<u64>,
-    /// When a task next yields.
+    /// The time at which a task next yields.
     pause_ns: Cell<u64>,
-    /// The time until which the workload makes no request; 0 if it has not paused.
+    /// The end of the workload's current pause; 0 if it has not paused.
     paused_until_ns: Cell<u64>,
     working: Cell<u32>,
     ended: WaitQueue,
@@ -299,7 +299,8 @@ impl Record {
         }
     }
 
-    /// Records a request that ended `since_ns` after the start of the run and took `latency_ns`.
+    /// Records a request that ended `since_ns` after the start of the run with a latency of
+    /// `latency_ns`.
     fn add(&mut self, since_ns: u64, latency_ns: u64) {
         self.latency.record(latency_ns.max(1));
         let mut index = (since_ns / self.interval_ns) as usize;
@@ -367,12 +368,12 @@ impl<T: Target + 'static> Worker<T> {
         }
         let stopping = || self.deadline_ns.set(0);
         let ended = until_stopped(&self.runtime, stop, stopping, self.end()).await;
-        // An abandoned run is not a result, and a caller that set `stop` does not take it for one.
+        // An abandoned run is not a result, and a caller that set `stop` does not use it as one.
         let flush_ns = ended.transpose()?.unwrap_or(0);
         Ok(self.sample(self.ended_ns() - start_ns, flush_ns))
     }
 
-    /// Waits for all requests, flushes and closes; returns the duration of the flush in ns.
+    /// Waits for all requests, flushes and closes. Returns the duration of the flush in ns.
     async fn end(&self) -> Result<u64> {
         self.ended.wait_for(|| (self.working.get() == 0).then_some(())).await;
         let flush_begun_ns = self.runtime.now_ns();
@@ -390,7 +391,7 @@ impl<T: Target + 'static> Worker<T> {
 }
 
 impl<T: Target + 'static> Worker<T> {
-    /// Returns the end of the last request; the start of the run if there was none.
+    /// Returns the end time of the last request, or the start of the run if there was none.
     fn ended_ns(&self) -> u64 {
         self.last_ns.get().max(self.start_ns.get())
     }
@@ -486,7 +487,7 @@ impl<T: Target + 'static> Worker<T> {
         if self.workload.record_bytes < FILL_TIMED_BYTES { FILLS_TIMED } else { 1 }
     }
 
-    /// Waits until the thread's pauses are over; a new pause may begin.
+    /// Waits until the thread's current pause is over; a new pause may start meanwhile.
     async fn pause(&self, pause_ns: u64) {
         if pause_ns > 0 {
             self.paused_until_ns.set(self.runtime.now_ns() + pause_ns);
@@ -497,15 +498,16 @@ impl<T: Target + 'static> Worker<T> {
         }
     }
 
-    /// Fills the first `len` bytes of a buffer, which become its length, with new data; no other
-    /// task reads the buffer.
+    /// Fills the first `len` bytes of a buffer with new data, and sets its length to `len`. No
+    /// other task reads the buffer.
     fn fill(&self, buffer: &mut Arc<AlignedBuffer>, len: usize) {
         let count = self.fills.get();
         self.fills.set(count + 1);
-        // The last fill of the group is timed: the first ones run with cold processor caches.
+        // The last fill of the group is timed, because the first ones run with cold processor
+        // caches.
         let is_timed = (count + 1).is_multiple_of(self.fills_timed());
         let begun_ns = is_timed.then(|| self.runtime.now_ns());
-        // The buffer is shared only after a failed write, and no further write follows.
+        // The buffer is shared only after a failed write, which no further write follows.
         if let Some(bytes) = Arc::get_mut(buffer) {
             bytes.set_len(len);
             self.stream.borrow_mut().fill(bytes);
@@ -530,11 +532,11 @@ impl<T: Target + 'static> Worker<T> {
     }
 }
 
-/// Maximum of any count in a sample from elsewhere: sums of hundreds of them still fit.
+/// Maximum of any count in an untrusted sample: sums of hundreds of them do not overflow.
 const COUNT_MAX: u64 = 1 << 56;
 
 impl Sample {
-    /// Returns whether a sample from elsewhere could have been measured, so that it can be joined.
+    /// Returns whether an untrusted sample could be a real measurement, so that it can be merged.
     pub(super) fn is_plausible(&self) -> bool {
         let Self { operations, host_bytes, written_bytes, interval_ns, .. } = *self;
         let counts = [operations, host_bytes, written_bytes, self.latency.count()];

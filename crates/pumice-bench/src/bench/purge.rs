@@ -1,7 +1,8 @@
-//! Purges a target: declares the part that a benchmark uses unneeded, as `blkdiscard` does for a
-//! whole device, so that a flash drive can begin in the state of a new one.
+//! Purges a target: trims the part that a benchmark uses, as `blkdiscard` does for a whole device,
+//! so that a flash drive can start in the state of a new one.
 //!
-//! Not a format or a secure erase: a drive may keep its knowledge of the rest of its flash.
+//! This is neither a format nor a secure erase: a drive may retain the mapping of the rest of its
+//! flash.
 
 use std::rc::Rc;
 
@@ -10,10 +11,10 @@ use crate::error::{Error, Result};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::System;
 
-/// Bytes of one trim: a length that every protocol accepts.
+/// Bytes of one trim: a length that every protocol supports.
 const TRIM_BYTES: u64 = 64 << 20;
 
-/// Trims the first `bytes` bytes of a target, or empties its file; flushes it.
+/// Trims the first `bytes` bytes of a target, or truncates its file, and then flushes it.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the target does not support trim; the

@@ -1,10 +1,10 @@
-//! Runs a plan: round by round, cell by cell, with equal conditions for each. Several targets take
-//! turns within each cell.
+//! Runs a plan by rounds and cells, with equal conditions for each cell. Several targets take turns
+//! within each cell.
 //!
-//! Every decision is a function of the plan and of the runs of earlier rounds. An interrupted
-//! benchmark therefore continues with the same cells in the same order, with the same addresses and
-//! the same data. Before a test that reads or overwrites, the span holds data of the test's own
-//! level; no test reads blocks that were never written.
+//! Every decision is a function of the plan and of the runs of earlier rounds. A resumed benchmark
+//! therefore runs the same cells in the same order, with the same addresses and the same data.
+//! Before a test that reads or overwrites, the span contains data of the test's own level. No test
+//! reads blocks that were never written.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,22 +32,22 @@ use pumice_drive::base::seed::{mix, random};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::{System, SystemSpec};
 
-/// Data streams of one position in the order of runs: the streams of its threads, of the fill
-/// before it and of its warm-up. No stream is used twice.
+/// Number of data streams for each position in the order of runs: the streams of its threads, of
+/// the preceding fill and of its warm-up. No stream is used twice.
 const POSITION_STREAMS: u64 = 4 * THREADS_MAX as u64;
 
-/// The bit above all streams of a target from which the target's index is part of the number: two
-/// targets receive the same requests with data of their own, which a disk below both cannot
+/// The lowest bit of the target's index in a stream number; the streams of one target are below it.
+/// Two targets receive the same requests with different data, which a disk below both cannot
 /// deduplicate.
 const TARGET_BIT: u32 = 52;
 const FILL_STREAM: u64 = THREADS_MAX as u64;
 const WARM_UP_STREAM: u64 = 2 * THREADS_MAX as u64;
 
-/// Records of a fill in bytes: long ones, which saturate any target, then the rest of the span in
-/// blocks and in sectors.
+/// Record sizes of a fill in bytes: first large records, which saturate any target, then the
+/// remainder of the span in blocks and sectors.
 const FILL_RECORD_BYTES: [u64; 3] = [1 << 20, 4096, 512];
 
-/// Records of a fill in flight: enough to saturate any target.
+/// Records in flight during a fill: enough to saturate any target.
 const FILL_DEPTH: u32 = 8;
 
 /// The end of a benchmark.
@@ -59,11 +59,11 @@ pub enum End {
     Stopped,
 }
 
-/// Runs `plan` on prepared targets, skipping the runs in `done`, which has the runs of each target.
-/// Returns all runs of each target, including `done`.
+/// Runs `plan` on prepared targets, skipping the runs in `done`, which contains the runs of each
+/// target. Returns all runs of each target, including `done`.
 ///
 /// # Errors
-/// The errors of the targets, of [`Sink::keep`] and of data that cannot be generated.
+/// The errors of the targets and of [`Sink::keep`], and of data that cannot be generated.
 pub fn carry_out(
     targets: &[Location],
     plan: &Plan,
@@ -74,7 +74,7 @@ pub fn carry_out(
     carry_out_from(0, targets, plan, done, stop, sink)
 }
 
-/// Runs [`carry_out`] with the data of the targets from index `first` on.
+/// Runs [`carry_out`], reusing the data of the targets from index `first` on.
 pub(super) fn carry_out_from(
     first: usize,
     targets: &[Location],
@@ -118,16 +118,16 @@ struct Lane<'a> {
     index: usize,
     location: &'a Location,
     device: Option<Device>,
-    /// Gauges of the machine's other load; `None` in virtual time.
+    /// Gauges of the machine's load from other programs; `None` in virtual time.
     gauges: Option<Gauges>,
-    /// The simulated drive. Each run starts from the state that the previous run left.
+    /// The simulated drive. Each run starts from the final state of the previous run.
     sim: Option<Rc<System>>,
     runs: Vec<RunResult>,
     /// The level whose data fills the whole span.
     held: Option<usize>,
     /// The files of the last copy.
     files: Option<Files>,
-    /// Whether the target could not be purged, and no run has reported it yet.
+    /// Whether the target could not be purged and this has not been reported yet.
     is_unpurged: bool,
 }
 
@@ -138,7 +138,8 @@ struct Cell {
     level: usize,
 }
 
-/// Returns the levels that run together: each level alone if it must reach steady state first.
+/// Returns the groups of levels that run together. A level runs alone if it must reach steady state
+/// first.
 fn passes(plan: &Plan) -> Vec<Vec<usize>> {
     let levels = 0..plan.levels.len();
     match plan.steady {
@@ -147,7 +148,7 @@ fn passes(plan: &Plan) -> Vec<Vec<usize>> {
     }
 }
 
-/// Returns all cells of a pass in the order of a round.
+/// Returns all cells of a pass in the order in which a round runs them.
 fn ordered(plan: &Plan, pass: &[usize], round: u32) -> Vec<Cell> {
     let mut levels = pass.to_vec();
     if plan.order == Order::Shuffled {
@@ -159,8 +160,8 @@ fn ordered(plan: &Plan, pass: &[usize], round: u32) -> Vec<Cell> {
     cells.collect()
 }
 
-/// Returns the cells of one round of a pass that any target needs, in order; empty if there is no
-/// such round. Depends only on the runs of earlier rounds.
+/// Returns the cells in one round of a pass that any target needs, in order; empty if there is no
+/// such round. The result depends only on the runs of earlier rounds.
 fn cells(plan: &Plan, pass: &[usize], round: u32, targets: &[&[RunResult]]) -> Vec<Cell> {
     let mut cells = ordered(plan, pass, round);
     match round {
@@ -171,8 +172,8 @@ fn cells(plan: &Plan, pass: &[usize], round: u32, targets: &[&[RunResult]]) -> V
     cells
 }
 
-/// Returns the order of `count` targets in a cell of a round: each target has each place once in
-/// `count` rounds, and the start is drawn by seed.
+/// Returns the order of `count` targets in a cell of a round. Over `count` rounds, each target has
+/// each place once; the start is drawn from the seed.
 fn order(seed: u64, round: u32, cell: Cell, count: usize) -> Vec<usize> {
     let cycle = u64::from(round) / count as u64;
     let place = (cell.test as u64) << 32 | cell.level as u64;
@@ -247,7 +248,7 @@ impl Runner<'_> {
 
     fn precondition(&mut self, lane: usize, pass: &[usize]) -> Result<()> {
         let (plan, level) = (self.bench.plan, pass[0]);
-        // A complete pass needs no preconditioning; an interrupted pass needs it again.
+        // A complete pass needs no preconditioning; a resumed pass needs it again.
         let rounds = 0..plan.runs_max;
         let rounds = rounds.map(|round| self.cells(pass, round).len());
         let runs = &self.lanes[lane].runs;
@@ -261,7 +262,7 @@ impl Runner<'_> {
         }
         for time in 0..plan.precondition {
             self.report(lane, Activity::Precondition(time), 0, Cell { test: 0, level });
-            // Streams that are not used by any position: positions stay far below the wrap-around.
+            // No position uses these streams: positions stay far below the wrap-around.
             let stream = u64::MAX - POSITION_STREAMS * (u64::from(time) + 1 + level as u64 * 1000);
             self.lanes[lane].write_span(self.bench, level, stream)?;
             if self.bench.is_stopped() {
@@ -303,8 +304,8 @@ impl<'a> Lane<'a> {
         Ok(Self { index, location, device, gauges, sim, runs, held, files, is_unpurged: false })
     }
 
-    /// Trims the used part of the target. A target that cannot be trimmed is left unchanged, which
-    /// its first run reports.
+    /// Trims the used part of the target. A target that cannot be trimmed is left unchanged, and
+    /// its first run reports this.
     fn purge(&mut self, plan: &Plan) -> Result<()> {
         let access = Access { direct: plan.direct };
         let (_, end) = plan.filled(self.location.is_own()).unwrap_or_default();
@@ -316,8 +317,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Returns whether the span must be filled with a level's data before an operation. Data that
-    /// is read as it is was not written by a benchmark, unless the target is its own.
+    /// Returns whether the span must be filled with a level's data before an operation. Operations
+    /// that read existing data need a fill only if the target belongs to the benchmark.
     fn must_fill(&self, operation: Operation, level: usize) -> bool {
         let is_as_it_is = operation.reads_as_it_is() && !self.location.is_own();
         let uses_span = operation.file_set().is_none() && !is_as_it_is;
@@ -334,7 +335,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Runs a cell; returns `None` if it was stopped.
+    /// Runs a cell. Returns `None` if it was stopped.
     fn run(
         &mut self,
         bench: &Bench<'_>,
@@ -422,7 +423,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Writes the files that a test copies, unless they are there with the level's data.
+    /// Writes the files that a test copies, unless they already exist with the level's data.
     fn write_files(&mut self, bench: &Bench<'_>, cell: Cell, stream: u64) -> Result<()> {
         let plan = bench.plan;
         let workload = &plan.tests[cell.test].workload;
@@ -442,7 +443,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Records which level the span holds after a test.
+    /// Records which level's data the span contains after a test.
     fn note_held(&mut self, plan: &Plan, workload: &Workload, level: usize) {
         match workload.operation {
             Operation::Trim => self.held = None,
@@ -469,7 +470,7 @@ impl<'a> Lane<'a> {
             workload: workload.clone(),
             payload: bench.payload(level, workload.piece_bytes())?,
             stream: stream ^ (self.index as u64) << TARGET_BIT,
-            // The same requests on each target.
+            // Each target receives the same requests.
             seed: bench.plan.seed ^ stream,
         };
         let access = Access { direct: bench.plan.direct };
@@ -488,8 +489,8 @@ impl Bench<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns a level's payload for records of this many bytes or a multiple, in units of this
-    /// size or 4 KiB at most.
+    /// Returns a level's payload for records of this size or a multiple of it. Its units have this
+    /// size, but at most 4 KiB.
     fn payload(&self, level: usize, record_bytes: u64) -> Result<Payload> {
         let description = &self.plan.levels[level];
         let unit_bytes = description.unit_bytes(record_bytes);
@@ -504,7 +505,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns workloads that write all sectors of a range once, in order and at full speed.
+/// Returns workloads that write each sector of a range once, in order and at full speed.
 fn fill(begin: u64, end: u64) -> Vec<Workload> {
     let mut shift_bytes = begin;
     let mut parts = Vec::new();

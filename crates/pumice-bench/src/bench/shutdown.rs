@@ -1,22 +1,23 @@
-//! Bounded waiting for a target that may never answer.
+//! Limited waiting for a target that may never answer.
 //!
-//! After a stop, requests in flight are still awaited, because a target that is closed cleanly
-//! needs no recovery. The wait has a limit.
+//! Requests in flight are still awaited after a stop, because a target that is closed cleanly needs
+//! no recovery. The wait has a limit.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_drive::runtime::Runtime;
 
-/// Poll interval for the stop flag: unnoticed by a person and by measurements.
+/// Poll interval for the stop flag, too short for a user to notice and too long to affect
+/// measurements.
 pub(super) const POLL_NS: u64 = 50_000_000;
 
-/// Maximum time to wait, after a stop, for requests in flight and the flush that follows them. A
-/// disk that works through a full queue takes less; otherwise arbitrary.
+/// Maximum time to wait, after a stop, for requests in flight and the subsequent flush. A disk
+/// completes a full queue in less time; otherwise arbitrary.
 const GRACE_NS: u64 = 5_000_000_000;
 
-/// Runs `work` until it ends, or until [`GRACE_NS`] after `stop` was set; returns `None` in that
-/// case. Calls `stopping` each time it finds `stop` set.
+/// Runs `work` until it ends, or until [`GRACE_NS`] after `stop` was set. Returns `None` in the
+/// latter case. Calls `stopping` whenever `stop` is found to be set.
 pub(super) async fn until_stopped<T>(
     runtime: &Runtime,
     stop: &AtomicBool,
@@ -38,8 +39,7 @@ pub(super) async fn until_stopped<T>(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: work is abandoned only if it was asked to stop, and then in time.
-    //! Method: virtual time.
+    //! Goal: work is abandoned only after a stop request, and then in time. Method: virtual time.
     use std::future::pending;
 
     use super::*;

@@ -11,13 +11,13 @@ use crate::error::Result;
 
 /// Receives the results of a benchmark while it runs.
 pub trait Sink {
-    /// Returns further facts about a target for its header, with their names: facts that only the
-    /// caller knows, such as the drive of a server.
+    /// Returns additional facts about a target for its header, with their names. These are known
+    /// only to the caller, for example the drive of a server.
     fn describe(&mut self, _location: &Location) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// Receives a header for each target when the targets are ready; the first run follows.
+    /// Receives a header for each target when the targets are ready, before the first run.
     ///
     /// # Errors
     /// The headers cannot be stored; the benchmark ends.
@@ -37,7 +37,7 @@ pub trait Sink {
     }
 }
 
-/// Discards everything; [`Benchmark::run`](crate::Benchmark::run) returns the results anyway.
+/// Discards everything. [`Benchmark::run`](crate::Benchmark::run) returns the results in any case.
 impl Sink for () {}
 
 /// Appends every run to a file.
@@ -47,12 +47,12 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Returns a sink that creates `path`, which must not exist, when the benchmark begins.
+    /// Returns a sink that creates `path` when the benchmark starts. The file must not exist.
     pub fn new(path: PathBuf) -> Self {
         Self { path, writer: None }
     }
 
-    /// Opens a file to continue it; returns its results for a [`Resumption`](super::Resumption).
+    /// Opens a file to append to it. Returns its results for a [`Resumption`](super::Resumption).
     ///
     /// # Errors
     /// The errors of [`Writer::resume`].
@@ -80,7 +80,7 @@ impl Sink for FileSink {
 pub enum Activity {
     /// Trimming the span before the first round.
     Purge,
-    /// Writing the whole span before the first round; the number of the pass, from 0.
+    /// Writing the whole span before the first round; contains the number of the pass, from 0.
     Precondition(u32),
     /// Writing a level's data before a test.
     Fill,
@@ -103,6 +103,6 @@ pub struct Status {
     pub level: usize,
     /// Completed runs of all targets.
     pub done: u64,
-    /// Runs known to be needed, including the completed ones.
+    /// Number of runs known to be needed, including the completed ones.
     pub planned: u64,
 }

@@ -1,7 +1,7 @@
 //! Warnings about runs that could mislead a reader.
 //!
-//! A correct measurement may still answer a different question than the intended one. Each warning
-//! is a sentence with the observed number.
+//! A correct measurement may still answer a different question from the intended one. Each warning
+//! is a sentence that contains the observed number.
 
 use crate::bench::engine::Interval;
 use crate::bench::results::{MachineLoad, RunResult};
@@ -12,44 +12,45 @@ use pumice_drive::base::units::format_size;
 /// Share of the threads' time above which data generation limits the measurement.
 const GENERATION_SHARE_MAX: f64 = 0.25;
 
-/// Share of the processor above which the bench itself may have been measured.
+/// Processor share above which the run may have measured the bench itself.
 const PROCESSOR_SHARE_MAX: f64 = 0.95;
 
-/// Minimum duration and minimum number of requests of a meaningful run.
+/// Minimum duration and number of requests of a meaningful run.
 const SECONDS_MIN: f64 = 0.1;
 const OPERATIONS_MIN: u64 = 16;
 
-/// Ratio of the speeds of a run's second and first half; outside these limits the target changed
-/// its state.
+/// Ratio between the speeds of a run's second and first half. Outside these limits, the target has
+/// changed its state.
 const HALVES_MIN: f64 = 0.67;
 const HALVES_MAX: f64 = 1.5;
 
-/// Minimum number of intervals for a comparison of the halves.
+/// Minimum number of intervals for comparing the halves.
 const INTERVALS_MIN: usize = 10;
 
-/// Minimum share of the bytes read by the host that the device must have read.
+/// Minimum number of bytes that the device must have read, as a share of the bytes read by the
+/// host.
 const READ_SHARE_MIN: f64 = 0.5;
 
-/// Share of the processors above which other programs may have disturbed a run, and the share of
-/// the time with a task that waited for a processor below which they did not.
+/// Processor share above which other programs may have disturbed a run, and the share of time with
+/// a waiting task below which they have not.
 const OTHERS_SHARE_MAX: f64 = 0.25;
 const PRESSURE_MIN: f64 = 0.1;
 
-/// Share of the processors above which the hypervisor disturbed a run.
+/// Processor share above which the hypervisor disturbed a run.
 const STOLEN_SHARE_MAX: f64 = 0.05;
 
-/// Bytes that the device may write in a run beyond those of the bench: as a multiple of these in a
-/// run that writes, as a share of the bytes read in a run that reads. Leaves room for the metadata
-/// of a file system; every second run concurrent with other writers exceeded both.
+/// Bytes that the device may write during a run in addition to the bench's writes: as a multiple of
+/// those writes, or, for a run that reads, as a share of the bytes read. The limits allow for the
+/// metadata of a file system. Every second run concurrent with other writers exceeded both.
 const WRITTEN_TIMES_MAX: f64 = 1.5;
 const WRITTEN_SHARE_MAX: f64 = 0.25;
 
-/// Bytes that the device may always write, for a journal.
+/// Bytes that the device may always write in addition, for a journal.
 const WRITTEN_BYTES_MIN: f64 = 1e6;
 
-/// Returns the warnings of a run. `memory_bytes` is the memory of the machine; `in_process` means
-/// that the target is a drive in this process, whose device moves fewer bytes than the host, and
-/// which uses the processor.
+/// Returns the warnings about a run. `memory_bytes` is the memory size of the machine. `in_process`
+/// means that the target is a drive in this process, whose device moves fewer bytes than the host
+/// and which uses the processor.
 pub(super) fn warnings(
     plan: &Plan,
     run: &RunResult,
@@ -94,7 +95,7 @@ pub(super) fn warnings(
     {
         say(format!("the second half ran at {ratio:.2} times the speed of the first"));
     }
-    // A burst is meant to come from a cache.
+    // A burst is expected to be served from a cache.
     let reads = !writes && !matches!(workload.operation, Operation::Trim | Operation::BurstRead);
     let reads = reads && run.sample.host_bytes > 0;
     if let Some(device) = run.device.filter(|_| reads && !in_process) {
@@ -140,7 +141,7 @@ fn others_at_device(plan: &Plan, run: &RunResult) -> Option<String> {
     })
 }
 
-/// Returns the warnings about other load of the machine.
+/// Returns the warnings about other load on the machine.
 fn disturbances(machine: &MachineLoad) -> Vec<String> {
     let mut warnings = Vec::new();
     let &MachineLoad { processors, others_processors: others, .. } = machine;
@@ -174,8 +175,8 @@ fn disturbances(machine: &MachineLoad) -> Vec<String> {
     warnings
 }
 
-/// Returns the requests in the second half of a run's whole intervals, divided by the requests in
-/// the first.
+/// Returns the number of requests in the second half of a run's complete intervals, divided by the
+/// number in the first half.
 fn halves(intervals: &[Interval]) -> Option<f64> {
     // The last interval is incomplete.
     let whole = intervals.get(..intervals.len().saturating_sub(1))?;
@@ -190,7 +191,7 @@ fn halves(intervals: &[Interval]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a run that could mislead has a warning, and a sound run has none.
+    //! Goal: a run that could mislead has a warning, and a valid run has none.
     use super::*;
     use crate::bench::engine::Sample;
     use crate::bench::results::{DeviceBytes, sample};
@@ -241,7 +242,7 @@ mod tests {
         device_celsius_limit: Some(81.0),
     };
 
-    /// Guards against load of other programs that is measured but not reported.
+    /// Guards against measuring the load of other programs without reporting it.
     #[test]
     fn disturbances_are_named() {
         let machine = |change: fn(&mut MachineLoad)| {
@@ -250,7 +251,7 @@ mod tests {
             disturbances(&machine)
         };
         assert_eq!(machine(|_| ()), Vec::<String>::new());
-        // Other programs that do not slow the bench.
+        // Other programs run, but do not slow down the bench.
         assert_eq!(machine(|it| it.others_processors = 3.0), Vec::<String>::new());
         for (warnings, words) in [
             (
@@ -325,10 +326,10 @@ mod tests {
             assert!(warnings.len() == 1 && warnings[0].contains(words), "{words}: {warnings:?}");
         }
         assert_eq!(warnings(&warm, &good(), Some(1 << 10), false), Vec::<String>::new());
-        // A drive in this process moves data of its own.
+        // A drive in this process issues additional I/O of its own.
         let moved = with(|run| run.device.as_mut().expect("counted").written = 1 << 30);
         assert_eq!(warnings(&read, &moved, None, true), Vec::<String>::new());
-        // A file is one request, and its copy may be short, too.
+        // A copied file is one request, and its copy may also be short.
         let copy = with(|run| (run.sample.operations, run.sample.seconds) = (1, 0.01));
         let mut copies = plan(Operation::RandomRead);
         copies.tests[0].workload.operation = Operation::CopyFile;

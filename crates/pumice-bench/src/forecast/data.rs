@@ -1,4 +1,5 @@
-//! The stored fraction of data: one for all blocks, or a distribution by its quantiles.
+//! The stored fraction of data: one value for all blocks, or a distribution represented by its
+//! quantiles.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,12 @@ use crate::payload::{Kind, KindName, Saving};
 use pumice_drive::codec::Codec;
 use pumice_sim::ftl::StoredSizes;
 
-/// Quantiles of a distribution: with more, the mean changes by less than a thousandth.
+/// Number of quantiles of a distribution. A larger number changes the mean by less than a
+/// thousandth.
 const QUANTILES: usize = 1024;
 
 /// Minimum stored fraction of a block: one byte of 4 KiB. The drive determines the fraction that it
-/// really stores.
+/// actually stores.
 const STORED_LEAST: f64 = 1.0 / 4096.0;
 
 /// The data that the host writes.
@@ -22,10 +24,10 @@ const STORED_LEAST: f64 = 1.0 / 4096.0;
 pub struct Data {
     /// Name.
     pub name: String,
-    /// Mean saving in blocks of 4 KiB, before the drive's minimum.
+    /// Mean saving in 4 KiB blocks, before the drive's minimum.
     #[serde(flatten)]
     pub saved: Saving,
-    /// Stored fractions in ascending order; empty if all blocks are alike.
+    /// Stored fractions in ascending order; empty if all blocks have the same fraction.
     #[serde(skip)]
     fractions: Vec<f64>,
 }
@@ -41,12 +43,12 @@ impl Data {
         Self { name: format!("{} % saved", saved.percent()), saved, fractions: Vec::new() }
     }
 
-    /// Returns the data of a file, of all files below a folder, or of a saved profile: the saving
-    /// of a codec in its blocks of 4 KiB, in 128 MiB at even distances if there is more. For a
-    /// slower zstd the saving of zstd:1 is used.
+    /// Measures the data of a file, of all files below a folder, or of a saved profile: the codec's
+    /// savings in 4 KiB blocks, in 128 MiB sampled at even distances if there is more. For a slower
+    /// zstd, the saving of zstd:1 is used.
     ///
     /// # Errors
-    /// The path cannot be read, or holds less than 64 KiB.
+    /// The path cannot be read, or contains less than 64 KiB.
     pub fn of_path(path: &Path, codec: Codec) -> Result<Self> {
         let name = KindName::Like(PathBuf::from(path));
         let Kind::Like(profile) = name.load(None)? else {
@@ -55,29 +57,29 @@ impl Data {
         Ok(Self::of_savings(path.display().to_string(), profile.unit_savings(codec)))
     }
 
-    /// Returns data whose blocks of 4 KiB have these savings with equal probability.
+    /// Returns data whose 4 KiB blocks have these savings with equal probability.
     pub fn of_savings(name: String, savings: Vec<Saving>) -> Self {
         let mut all: Vec<f64> = savings.iter().map(|saving| saving.stored_fraction()).collect();
         all.sort_by(f64::total_cmp);
         let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
         let count = all.len().min(QUANTILES);
-        // The middle of each part.
+        // The midpoint of each part.
         let quantile = |number: usize| all[(2 * number + 1) * all.len() / (2 * count)];
         let fractions = (0..count).map(|number| quantile(number).clamp(STORED_LEAST, 1.0));
         Self { name, saved: Saving::from_fraction(1.0 - mean), fractions: fractions.collect() }
     }
 
-    /// Returns the quantiles, in ascending order; empty if all blocks are alike.
+    /// Returns the quantiles in ascending order; empty if all blocks have the same fraction.
     pub(super) fn fractions(&self) -> &[f64] {
         &self.fractions
     }
 
-    /// Returns the mean stored fraction of a block, at least a byte.
+    /// Returns the mean stored fraction of a block, which is at least one byte.
     pub(super) fn stored_fraction(&self) -> f64 {
         self.saved.stored_fraction().max(STORED_LEAST)
     }
 
-    /// Returns the stored fractions for a drive; the seed assigns them to blocks.
+    /// Returns the stored fractions for a drive, assigned to blocks by the seed.
     pub(super) fn sizes(&self, seed: u64) -> StoredSizes {
         match self.fractions() {
             [] => StoredSizes::Constant(self.stored_fraction()),
@@ -88,8 +90,8 @@ impl Data {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a distribution has the mean and the spread of the measured data.
-    //! Method: savings by hand, and files of a known half.
+    //! Goal: a distribution has the mean and the spread of the measured data. Method: savings
+    //! chosen by hand, and files with a known compressible half.
 
     use std::fs;
 

@@ -1,4 +1,4 @@
-//! A simulated drive. A log has no content; any other drive has a content of zeroes, which takes
+//! A simulated drive. A log has no contents. Any other drive contains only zeroes, which need
 //! neither memory nor a codec.
 
 use std::sync::atomic::AtomicBool;
@@ -15,16 +15,16 @@ use pumice_sim::log_drive::{Host, LogDrive, LogDriveSpec};
 use pumice_sim::profile::{Design, Profile};
 use pumice_sim::sim_host;
 
-/// The simulation of a profile.
+/// The specification of the simulation of a profile.
 #[derive(Clone, Debug)]
 pub enum Spec {
-    /// A log; only the stored size of each block is known.
+    /// A log, for which only the stored size of each block is known.
     Log(Box<LogDriveSpec>),
     /// Any other drive, and any drive with a cache.
     Other(Box<SimSpec>),
 }
 
-/// Bytes that a line of a cache takes in memory, its tables included (an estimate).
+/// Estimated memory of one cache line in bytes, including its tables.
 const LINE_MEMORY_BYTES: u64 = 100;
 
 /// Returns the translation layers of a drive and of its cache.
@@ -38,7 +38,7 @@ fn logs(design: &SimDesign) -> Vec<&LogStoreSpec> {
     }
 }
 
-/// Returns the design of the drive that holds all data: the slow one, if there is a cache.
+/// Returns the design of the drive that stores all data: the slow one, if there is a cache.
 fn below(design: &SimDesign) -> &SimDesign {
     match design {
         SimDesign::Cached(spec) => below(&spec.slow.design),
@@ -47,7 +47,7 @@ fn below(design: &SimDesign) -> &SimDesign {
 }
 
 impl Spec {
-    /// Returns the drive of a profile with this data, with the size and over-provisioning of the
+    /// Returns the drive of a profile for this data, with the size and over-provisioning of the
     /// options.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Spec {
         }
     }
 
-    /// Returns the number of lines of the cache, if there is one.
+    /// Returns the number of cache lines; `None` without a cache.
     pub(super) fn cache_lines(&self) -> Option<u64> {
         match self {
             Self::Other(spec) => match &spec.design {
@@ -116,7 +116,7 @@ impl Spec {
         }
     }
 
-    /// Returns the maximum memory of the simulation in bytes; 0 if it is small.
+    /// Returns the maximum memory of the simulation in bytes; 0 if it is negligible.
     pub(super) fn memory_bytes_max(&self) -> Result<u64> {
         match self {
             Self::Log(spec) => Ok(spec.store.log.memory_bytes_max()? * u64::from(spec.stripe)),
@@ -129,7 +129,8 @@ impl Spec {
         }
     }
 
-    /// Returns the spare capacity of the flash in percent of the drive's size, for a log.
+    /// Returns the spare capacity of a log's flash in percent of the drive's size; `None` for other
+    /// drives.
     pub(super) fn over_provisioning_percent(&self) -> Result<Option<f64>> {
         let Self::Log(spec) = self else { return Ok(None) };
         Ok(Some((spec.raw_bytes()? / spec.size_bytes() as f64 - 1.0) * 100.0))
@@ -146,13 +147,14 @@ impl Spec {
         }
     }
 
-    /// Returns whether earlier writes affect later ones: true for flash, not for a hard disk.
+    /// Returns whether earlier writes affect later ones, which they do on flash but not on a hard
+    /// disk.
     pub(super) fn is_flash(&self) -> bool {
         !matches!(self, Self::Other(spec)
             if matches!(below(&spec.design), SimDesign::Disk(_) | SimDesign::Memory))
     }
 
-    /// Returns the depth of the drive's queue.
+    /// Returns the queue depth of the drive.
     pub(super) fn depth(&self) -> u32 {
         match self {
             Self::Log(spec) => spec.front.depth * spec.stripe,
@@ -177,7 +179,7 @@ impl Device {
         })
     }
 
-    /// Returns the log, if the drive is one.
+    /// Returns the log; `None` for other drives.
     pub(super) fn log(&self) -> Option<&LogDrive> {
         match self {
             Self::Log(drive) => Some(drive),
@@ -205,16 +207,16 @@ impl Device {
         }
     }
 
-    /// Completes a log's background work; does nothing for other drives.
+    /// Completes a log's background work. Has no effect on other drives.
     pub(super) fn settle(&mut self) {
         if let Self::Log(drive) = self {
             drive.settle();
         }
     }
 
-    /// Returns the bytes written by cause since the drive was new, after the host has written
-    /// `written_bytes`. For a block-mapped drive, bytes copied by merges count as collected, and
-    /// bytes programmed in addition to the host's, in rows that they do not fill, count as padding.
+    /// Returns the bytes written since the drive was new, by cause, after the host has written
+    /// `written_bytes`. For a block-mapped drive, bytes copied by merges count as collected. Bytes
+    /// programmed in addition to the host's, in partly filled rows, count as padding.
     pub(super) fn counts(&self, written_bytes: u64) -> LogCounts {
         let drive = match self {
             Self::Log(drive) => return drive.counts(),
@@ -249,7 +251,7 @@ impl Device {
         }
     }
 
-    /// Returns the counters of the cache since it was new, if there is one.
+    /// Returns the counters since the cache was new; `None` without a cache.
     pub(super) fn cache_counts(&self) -> Option<CacheCounts> {
         let Self::Other(drive) = self else { return None };
         match drive.counts().design {
@@ -258,7 +260,7 @@ impl Device {
         }
     }
 
-    /// Returns the erasures of each good block; empty for a disk.
+    /// Returns the erase count of each good block; empty for a disk.
     pub(super) fn erases(&self) -> Vec<u32> {
         match self {
             Self::Log(drive) => drive.erases().collect(),
@@ -266,7 +268,7 @@ impl Device {
         }
     }
 
-    /// Returns the erasures of the good blocks; `None` for a disk.
+    /// Returns the erase counts of the good blocks; `None` for a disk.
     pub(super) fn wear(&self) -> Option<Worn> {
         let erases = self.erases();
         let count = erases.len() as f64;

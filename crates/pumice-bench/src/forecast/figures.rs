@@ -24,83 +24,84 @@ pub struct Figures {
     pub writes: Speed,
     /// Read latency; `None` without reads.
     pub read_latency: Option<Percentiles>,
-    /// Latency of writes until they were acknowledged; `None` without writes.
+    /// Write latency until acknowledgement; `None` without writes.
     pub write_latency: Option<Percentiles>,
-    /// Maximum delay of a trace's request, in ns; 0 for workloads.
+    /// Maximum delay of a request of a trace, in ns; 0 for workloads.
     pub late_ns: u64,
     /// Bytes written by the host.
     pub host_bytes: u64,
-    /// Bytes programmed to flash in the same time.
+    /// Bytes programmed to flash during the round.
     pub flash_bytes: f64,
     /// Flash bytes divided by host bytes, by cause; `None` if the host wrote nothing.
     pub write_amplification: Option<Breakdown>,
-    /// Write amplification by formula, for uniform random writes in steady state.
+    /// Write amplification calculated by the formula, for uniform random writes in steady state.
     pub write_amplification_by_formula: Option<f64>,
-    /// Erasures of the blocks since the drive was new; `None` for a drive without flash.
+    /// Erase counts of the blocks since the drive was new; `None` for a drive without flash.
     pub wear: Option<Worn>,
     /// Endurance; `None` if the host wrote nothing.
     pub endurance: Option<Endurance>,
-    /// The use of the cache; `None` without a cache.
+    /// Use of the cache; `None` without a cache.
     pub cache: Option<CacheUse>,
-    /// The loss if a die failed after the round, without further requests; `None` unless the drive
+    /// Data lost if a die failed after the round, without further requests; `None` unless the drive
     /// of the profile has parity.
     pub lost_die: Option<LostPart>,
-    /// One more round, in which parts of the flash fail; `None` unless requested.
+    /// An additional round in which parts of the flash fail; `None` unless requested.
     pub failing: Option<Failing>,
-    /// Rounds, from the first one after the fill.
+    /// Rounds, starting with the first one after the fill.
     pub course: Vec<Point>,
-    /// Histogram of the erasures: number of erasures, and number of blocks.
+    /// Histogram of the erase counts: the erase count, and the number of blocks with that count.
     pub erases: Vec<(u32, u64)>,
 }
 
-/// The loss by a failure of the flash; bytes and seconds are those of the whole drive, in
-/// proportion if a smaller drive is simulated.
+/// Data lost because of a failure of the flash. Bytes and seconds apply to the whole drive; if a
+/// smaller drive was simulated, they are scaled proportionally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct LostPart {
-    /// Bytes of the host's blocks that are lost.
+    /// Lost bytes of the host's blocks.
     pub lost_bytes: f64,
-    /// Bytes of frames that were written elsewhere.
+    /// Bytes of frames that were rewritten elsewhere.
     pub rebuilt_bytes: f64,
-    /// Seconds of the rebuild after the last failure.
+    /// Duration of the rebuild after the last failure, in seconds.
     pub rebuild_seconds: f64,
-    /// Whether the rebuild was completed; otherwise no room was left.
+    /// Whether the rebuild was completed; otherwise the drive had too little free space.
     pub is_rebuilt: bool,
 }
 
 /// A round in which parts of the flash fail.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Failing {
-    /// The failed parts with the times of the failures, as in `die:3@50%`.
+    /// The failed parts and the times of their failures, in the form `die:3@50%`.
     pub faults: Vec<String>,
     /// The reason why the drive could not continue; `None` if it did.
     pub ended_by: Option<String>,
     /// Reads and writes; 0 if the drive could not continue.
     pub all: Speed,
-    /// Latency of reads, rebuilt data included; `None` without reads.
+    /// Latency of reads, including reads of rebuilt data; `None` without reads.
     pub read_latency: Option<Percentiles>,
     /// Latency of writes; `None` without writes.
     pub write_latency: Option<Percentiles>,
-    /// Blocks that the host could not read: each an I/O error.
+    /// Blocks that the host could not read. Each read is an I/O error.
     pub unreadable_blocks: u64,
-    /// The loss by the failures.
+    /// Data lost because of the failures.
     pub lost: LostPart,
 }
 
 /// The use of the cache in front of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct CacheUse {
-    /// Share of the lines of reads that the cache had, 0 to 1; `None` without reads.
+    /// Share of the lines of reads that were in the cache, 0 to 1; `None` without reads.
     pub hit_fraction: Option<f64>,
-    /// Share of the lines of writes that went past the cache, 0 to 1; `None` without writes.
+    /// Share of the lines of writes that bypassed the cache, 0 to 1; `None` without writes.
     pub past_fraction: Option<f64>,
     /// Bytes written back to the drive.
     pub written_back_bytes: u64,
-    /// Most bytes that the cache had and the drive did not, since both were new.
+    /// Maximum number of bytes that only the cache contained, since the cache and the drive were
+    /// new.
     pub dirty_bytes_max: u64,
 }
 
 impl CacheUse {
-    /// Returns the use according to counters of lines of `line_bytes` bytes.
+    /// Returns the use of a cache from its counters; a line has `line_bytes` bytes.
     pub(super) fn of(counts: &CacheCounts, line_bytes: u64) -> Self {
         let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
         Self {
@@ -124,12 +125,12 @@ pub struct Speed {
 /// Preconditioning of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Preconditioning {
-    /// Bytes written in order before the first round.
+    /// Bytes written sequentially before the first round.
     pub filled_bytes: u64,
     /// Rounds of the workload before the measured one.
     pub rounds: u32,
-    /// Whether write amplification of the last two rounds differed by at most 1 % after garbage
-    /// collection had begun.
+    /// Whether the write amplification of the last two rounds differed by at most 1 %, after
+    /// garbage collection had started.
     pub is_steady: bool,
 }
 
@@ -138,23 +139,23 @@ pub struct Preconditioning {
 pub struct Breakdown {
     /// Total.
     pub all: f64,
-    /// Data of the host, as stored.
+    /// Host data, as stored.
     pub host: f64,
-    /// Other data in units of the map that the host wrote partly.
+    /// Other data in units of the map that the host overwrote partly.
     pub rewritten: f64,
     /// Garbage collection.
     pub collected: f64,
     /// Wear leveling.
     pub leveled: f64,
-    /// Flushed rows and ends of segments that were not full.
+    /// Flushed rows and segment ends that were not full.
     pub padding: f64,
     /// Parity over dies.
     pub parity: f64,
-    /// ECC and metadata, and parity without a section of its own, according to the profile.
+    /// ECC and metadata, and parity that is not listed separately, according to the profile.
     pub overhead: f64,
 }
 
-/// Erasures of the good blocks.
+/// Erase counts of the good blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Worn {
     /// Mean.
@@ -168,29 +169,29 @@ pub struct Worn {
 /// Endurance of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Endurance {
-    /// Bytes that the host can write: see [`formula::endurance_bytes`].
+    /// Bytes that the host can write; see [`formula::endurance_bytes`].
     pub host_bytes: f64,
-    /// Years, at the daily writes of the options.
+    /// Lifetime in years, for the daily writes given in the options.
     pub years: Option<f64>,
 }
 
 /// One round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Point {
-    /// Bytes written by the host until the end of the round, including the fill.
+    /// Bytes written by the host up to the end of the round, including the fill.
     pub host_bytes: u64,
     /// Write amplification of the round.
     pub write_amplification: Option<f64>,
     /// Throughput of reads and writes.
     pub mb_per_s: f64,
-    /// Mean latency of all writes of the round.
+    /// Mean latency of all writes in the round.
     pub write_mean_ns: Option<f64>,
-    /// 99th percentile of the latency of these writes.
+    /// 99th percentile of the write latency.
     pub write_p99_ns: Option<u64>,
 }
 
 impl Breakdown {
-    /// Returns the write amplification by cause for `host_bytes`, on a drive whose programmed bytes
+    /// Returns the write amplification for `host_bytes` by cause, on a drive whose programmed bytes
     /// contain `overhead_percent` of overhead; `None` if the host wrote nothing.
     pub(super) fn of(counts: &LogCounts, host_bytes: u64, overhead_percent: f64) -> Option<Self> {
         // Programmed bytes per byte of data.
@@ -232,7 +233,7 @@ impl Speed {
         Self { mb_per_s: bytes as f64 / 1e6 / seconds, iops: requests as f64 / seconds }
     }
 
-    /// Returns the speeds of all requests, of reads and of writes.
+    /// Returns the speeds of all requests, of the reads and of the writes.
     pub(super) fn all(tally: &Tally, seconds: f64) -> [Self; 3] {
         let (reads, writes) = (tally.reads.count(), tally.writes.count());
         let reads = Self::of(tally.read_bytes, reads, seconds);

@@ -1,8 +1,8 @@
-//! Forecasts of one workload for several over-provisionings and kinds of data: every pair, several
-//! at a time.
+//! Forecasts of one workload for several over-provisionings and kinds of data: all combinations,
+//! several of them concurrently.
 //!
-//! Covers only the drive itself: a drive without compression behaves like this drive with
-//! incompressible data.
+//! A grid covers only the drive itself, because a drive without compression behaves like this drive
+//! with incompressible data.
 
 use std::sync::atomic::AtomicBool;
 
@@ -24,7 +24,7 @@ pub struct GridCell {
     pub over_provisioning_percent: Option<f64>,
     /// The data that the host writes.
     pub data: Data,
-    /// Workloads, run one after the other on a drive with this over-provisioning.
+    /// Workloads that run sequentially on a drive with this over-provisioning.
     pub cases: Vec<Case>,
 }
 
@@ -33,24 +33,25 @@ pub struct GridCell {
 pub struct GridSpec<'a> {
     /// Profile of the drive.
     pub profile: &'a Profile,
-    /// Options; the cell determines the over-provisioning.
+    /// Options, except for the over-provisioning, which the cell determines.
     pub options: &'a ForecastOptions,
-    /// Cells, row by row.
+    /// Cells in row order.
     pub cells: &'a [GridCell],
-    /// Cells in a row.
+    /// Number of cells in a row.
     pub columns: usize,
 }
 
-/// Forecasts, row by row: a row for each over-provisioning, with a column for each kind of data.
+/// Forecasts in row order, with a row for each over-provisioning and a column for each kind of
+/// data.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Grid {
     /// Id of the drive's profile.
     pub profile: String,
     /// Name of the drive.
     pub name: String,
-    /// Columns of a row.
+    /// Number of columns.
     pub columns: usize,
-    /// Forecasts; their number is rows times columns.
+    /// Forecasts, one for each row and column.
     pub forecasts: Vec<Forecast>,
     /// Deviations from the workload.
     pub remarks: Vec<String>,
@@ -120,12 +121,12 @@ fn throughput(figures: &Figures) -> Option<f64> {
     Some(figures.all.mb_per_s)
 }
 
-/// Formats per cents with one decimal, unless it is zero.
+/// Formats a percentage with one decimal, unless it is zero.
 fn percent(value: f64) -> String {
     format!("{} %", (value * 10.0).round() / 10.0)
 }
 
-/// Returns the over-provisioning of a forecast's drive as text.
+/// Returns the over-provisioning of the forecast drive as text.
 fn over(forecast: &Forecast) -> String {
     forecast.over_provisioning_percent.map_or("as sold".to_owned(), percent)
 }
@@ -194,8 +195,8 @@ impl Grid {
         ]
     }
 
-    /// Returns the figures of a test: rows for every figure and over-provisioning, columns for
-    /// data.
+    /// Returns the figures of a test, with a row for each figure and over-provisioning, and a
+    /// column for each kind of data.
     fn of_test(&self, index: usize) -> Table {
         let first = &self.forecasts[..self.columns.min(self.forecasts.len())];
         let mut columns = vec![Column::left(""), Column::right("over-provisioning")];
@@ -282,7 +283,7 @@ impl Grid {
         charts
     }
 
-    /// Returns a table with a row for every cell and test.
+    /// Returns a table with a row for each cell and test.
     pub fn table(&self) -> Table {
         let mut columns = vec![
             Column::left("test"),

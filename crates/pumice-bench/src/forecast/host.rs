@@ -12,10 +12,10 @@ use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_sim::log_drive::{Host, Request, Verb};
 use pumice_sim::trace::{Entry, LeftOut, Reader};
 
-/// Requests between two progress reports.
+/// Number of requests between two progress reports.
 const TOLD_EVERY: u64 = 1 << 12;
 
-/// Bytes of a request of a fill.
+/// Request size of a fill in bytes.
 const FILL_BYTES: u64 = 128 << 10;
 
 /// Totals of completed requests.
@@ -27,7 +27,7 @@ pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) read_bytes: u64,
     pub(super) write_bytes: u64,
-    /// End of the last request; 0 without requests.
+    /// End time of the last request; 0 without requests.
     pub(super) ended_ns: u64,
 }
 
@@ -50,7 +50,7 @@ impl Tally {
     }
 }
 
-/// A watcher, and the number of a simulation.
+/// A progress watcher, and the number of its simulation.
 #[derive(Clone, Copy)]
 pub(super) struct Lane<'a> {
     pub(super) watch: &'a dyn Watch,
@@ -63,7 +63,7 @@ impl Lane<'_> {
     }
 }
 
-/// Reports progress in intervals.
+/// Reports progress at intervals.
 struct Told<'a> {
     lane: Lane<'a>,
     untold: u64,
@@ -78,7 +78,7 @@ impl Told<'_> {
     }
 }
 
-/// Limits of a round; the first one reached ends it.
+/// Limits of a round, which ends as soon as one of them is reached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) write_bytes: u64,
@@ -86,7 +86,7 @@ pub(super) struct Limits {
     pub(super) until_ns: u64,
 }
 
-/// The host of a workload: threads times depth slots.
+/// The host of a workload, which has threads times depth slots.
 pub(super) struct LoadHost<'a> {
     workload: &'a Workload,
     requests: Vec<Requests>,
@@ -100,7 +100,7 @@ pub(super) struct LoadHost<'a> {
 }
 
 impl<'a> LoadHost<'a> {
-    /// Returns a new host of a checked workload.
+    /// Returns a new host for a checked workload.
     pub(super) fn new(workload: &'a Workload, seed: u64, limits: Limits, lane: Lane<'a>) -> Self {
         let slots = (workload.depth * workload.threads) as usize;
         Self {
@@ -163,7 +163,7 @@ impl Host for LoadHost<'_> {
     }
 }
 
-/// Writes a range once, in order.
+/// Writes a range once, sequentially.
 pub(super) struct FillHost<'a> {
     next: u64,
     end: u64,
@@ -175,7 +175,7 @@ impl<'a> FillHost<'a> {
         Self { next: begin, end, told: Told { lane, untold: 0 } }
     }
 
-    /// Returns the number of requests of a fill.
+    /// Returns the number of requests in a fill.
     pub(super) fn requests(begin: u64, end: u64) -> u64 {
         (end - begin).div_ceil(FILL_BYTES)
     }
@@ -194,14 +194,14 @@ impl Host for FillHost<'_> {
     }
 }
 
-/// Replays a trace. A request starts at its recorded time, unless all slots are in use; the wait
-/// for a slot counts as delay, not as latency.
+/// Replays a trace. A request starts at its recorded time unless all slots are in use. The wait for
+/// a slot counts as delay, not as latency.
 pub(super) struct ReplayHost<'a> {
     reader: Reader<File>,
     path: PathBuf,
     size_bytes: u64,
     folds: bool,
-    /// Whether the times of the trace are kept.
+    /// Whether requests start at the times in the trace.
     is_paced: bool,
     start_ns: u64,
     /// Time of the first entry.
@@ -238,7 +238,7 @@ impl<'a> ReplayHost<'a> {
         self.reader.left_out()
     }
 
-    /// Returns the offset of an entry on the drive.
+    /// Returns the drive offset of an entry.
     fn placed(&self, entry: &Entry) -> pumice_sim::Result<u64> {
         let size = self.size_bytes;
         if entry.offset.checked_add(entry.bytes).is_some_and(|end| end <= size) {
@@ -257,7 +257,8 @@ impl<'a> ReplayHost<'a> {
                 format!("at {} extends beyond the drive of {}", entry.offset, format_size(size));
             return wrong(format!("{end}: use a larger drive, or --fold to map it into this one"));
         }
-        // A request that would cross the end moves before it, in whole blocks.
+        // A request that would cross the end of the drive is moved to a lower offset, by whole
+        // blocks.
         let last = (size - entry.bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         Ok((entry.offset % size).min(last))
     }

@@ -1,20 +1,22 @@
-//! Forecasts: a profile, a workload and data produce figures, without a drive.
+//! Forecasts: figures calculated from a profile, a workload and data, without a drive.
 //!
-//! * `scenario`: from a drive, workloads and data to a forecast; `options`: its parameters.
-//! * `source`: workloads by name or file: operation, preset, another tool's file or trace.
+//! * `scenario`: forecasts a drive with workloads and data; `options`: its parameters.
+//! * `source`: workloads by name or from a file: an operation, a preset, another tool's file or a
+//!   trace.
 //! * `data`: the stored fraction of data.
-//! * `host`: the requests of a workload, a fill and a trace.
+//! * `host`: the requests of a workload, a fill or a trace.
 //! * `device`: the simulated drive, of any design.
-//! * `simulation`: from a new drive to the measured round.
+//! * `simulation`: runs a new drive up to the measured round.
 //! * `side_by_side`: concurrent simulations.
 //! * `figures`: the figures of the measured round.
 //! * `report`: reports of one drive.
 //! * `grid`: forecasts for several over-provisionings and kinds of data.
 //!
-//! **Two or three simulations**: the drive of the profile, the same drive without compression, and,
-//! if it has any, without parity; in a grid, incompressible data takes the place of the second, and
-//! there is no third. Uses `workload`, `payload` and `stats`,
-//! not the bench. Virtual time only; the same seed produces the same figures.
+//! **Two or three simulations** are run: the drive of the profile, the same drive without
+//! compression and, if the drive has parity, the same drive without parity. In a grid,
+//! incompressible data takes the place of the second simulation, and there is no third. This module
+//! uses `workload`, `payload` and `stats`, not the bench. Time is always virtual, and the same seed
+//! produces the same figures.
 
 mod data;
 mod device;

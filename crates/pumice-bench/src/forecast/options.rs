@@ -11,29 +11,30 @@ use pumice_sim::drive::cached::DriveCache;
 use pumice_sim::ftl::FaultKind;
 use pumice_sim::profile::Profile;
 
-/// Size in bytes of the drive that is simulated in place of a larger one, unless the whole drive is
-/// requested. At this size random writes reach steady state within seconds, and write amplification
-/// is within a few percent of the whole drive's (docs/forecast.md has the measurement).
+/// Size in bytes of the smaller drive that is simulated in place of a larger one, unless the whole
+/// drive is requested. At this size, random writes reach steady state within seconds, and write
+/// amplification is within a few percent of the whole drive's (docs/forecast.md has the
+/// measurement).
 pub const SCALED_BYTES: u64 = 4 << 30;
 
-/// State in which a drive is measured.
+/// State of a drive before it is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// New: never written.
     New,
-    /// Every block of the span was written once, in order.
+    /// Every block of the span was written once, sequentially.
     Filled,
-    /// Filled, then the workload ran until write amplification no longer changed.
+    /// Filled; then the workload ran until write amplification was stable.
     #[default]
     Steady,
-    /// Every block of the drive was written, in order, then the workload ran on its span until
-    /// write amplification no longer changed.
+    /// Every block of the drive was written sequentially; then the workload ran on its span until
+    /// write amplification was stable.
     Used,
 }
 
 impl State {
-    /// Returns whether the workload runs until write amplification no longer changes.
+    /// Returns whether the workload runs until write amplification is stable.
     pub(super) fn is_steady(self) -> bool {
         matches!(self, Self::Steady | Self::Used)
     }
@@ -48,17 +49,17 @@ pub struct ForecastOptions {
     pub seed: u64,
     /// Bytes that the host writes per day.
     pub bytes_per_day: Option<f64>,
-    /// Simulate a smaller drive of about this size: see
+    /// Simulates a smaller drive of about this size; see
     /// [`LogSpec::scaled`](pumice_sim::ftl::LogSpec::scaled).
     pub scaled_bytes: Option<u64>,
-    /// Drives of this kind that make up a RAID 0, each of the size of the profile; at least 1.
+    /// Number of drives of this kind in a RAID 0, each of the size in the profile; at least 1.
     pub stripe: u32,
     /// A cache in front of the drive.
     pub cache: Option<DriveCache>,
-    /// Sell the same flash as another size: see
+    /// Uses the same flash for a drive of another size; see
     /// [`LogSpec::over_provisioned`](pumice_sim::ftl::LogSpec::over_provisioned).
     pub over_provisioning_percent: Option<f64>,
-    /// Parts of the flash that fail during one more round after the measured one.
+    /// Parts of the flash that fail during an additional round after the measured one.
     pub faults: Vec<PlannedFault>,
 }
 
@@ -67,15 +68,15 @@ pub struct ForecastOptions {
 pub struct PlannedFault {
     /// The kind of the failing part.
     pub kind: FaultKind,
-    /// The die of that part, from 0.
+    /// The die that contains the part, from 0.
     pub die: u32,
-    /// Share of the requests of the round that end before it, in percent, 0 to 100.
+    /// Percentage of the round's requests that end before the failure, 0 to 100.
     pub percent: f64,
 }
 
 impl PlannedFault {
-    /// Parses `die:3`, `block:3@50%` or `page:3@12.5%`; without a share, the fault comes before the
-    /// first request.
+    /// Parses `die:3`, `block:3@50%` or `page:3@12.5%`. Without a percentage, the fault occurs
+    /// before the first request.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the expected form.
@@ -131,7 +132,7 @@ impl Default for ForecastOptions {
     }
 }
 
-/// Returns the size of a profile's drive in bytes, independently of scaling.
+/// Returns the size of a profile's drive in bytes, before scaling.
 ///
 /// # Errors
 /// The errors of [`Spec::of`].

@@ -78,7 +78,7 @@ const ROWS: [Row; 46] = [
     ("  rebuilt within", "s", 1, |it| failing(it, |it| it.lost.rebuild_seconds)),
 ];
 
-/// Returns a figure of the round in which the flash fails, if the round was completed.
+/// Returns a figure of the round with failing flash, if the round was completed.
 fn failing(figures: &Figures, value: fn(&Failing) -> f64) -> Option<f64> {
     figures.failing.as_ref().filter(|it| it.ended_by.is_none()).map(value)
 }
@@ -87,12 +87,12 @@ fn mixed(figures: &Figures) -> bool {
     figures.read_latency.is_some() && figures.write_latency.is_some()
 }
 
-/// Returns the gigabytes of a cache that writes back.
+/// Returns the gigabytes that a write-back cache has written back.
 fn written_back(figures: &Figures, bytes: fn(&CacheUse) -> u64) -> Option<f64> {
     figures.cache.as_ref().map(bytes).filter(|&bytes| bytes > 0).map(|bytes| bytes as f64 / 1e9)
 }
 
-/// Returns the deviation of the simulation from the formula, in percent.
+/// Returns the difference between the simulation and the formula, in percent.
 fn off_formula(figures: &Figures) -> Option<f64> {
     let simulated = figures.write_amplification?.all;
     Some((simulated / figures.write_amplification_by_formula? - 1.0) * 100.0)
@@ -166,7 +166,7 @@ impl Forecast {
         chart
     }
 
-    /// Returns a table with every figure in a row of its own.
+    /// Returns a table with a row for each figure.
     pub fn table(&self) -> Table {
         let mut table = Table::with_columns(vec![
             Column::left("test"),
@@ -297,7 +297,7 @@ fn preconditioned(figures: &Figures, state: State) -> String {
     format!("{filled}{rounds}{steady}; then {:.1} s measured.", figures.seconds)
 }
 
-/// Returns the figures with and without compression, and their ratio.
+/// Returns the figures with and without compression, and the ratio between them.
 fn table(test: &Test) -> Table {
     let mut columns = vec![Column::left(""), Column::right("drive")];
     if test.uncompressed.is_some() {
@@ -333,7 +333,7 @@ fn table(test: &Test) -> Table {
     table
 }
 
-/// Returns charts from a new to a used drive: write amplification, throughput, latency.
+/// Returns charts of a drive's progress from new to used: write amplification, throughput, latency.
 fn course(test: &Test) -> [LineChart; 3] {
     let written = || Axis::new("written by the host", "GB");
     let chart = |title: &str, y: Axis, value: fn(&Point) -> Option<f64>| {
@@ -357,7 +357,7 @@ fn course(test: &Test) -> [LineChart; 3] {
     ]
 }
 
-/// Returns the histogram of the erasures of blocks.
+/// Returns the histogram of the erase counts of the blocks.
 fn wear(test: &Test) -> LineChart {
     let (x, y) = (Axis::new("erasures", ""), Axis::new("blocks", ""));
     let mut chart = LineChart::new("Wear", x, y);

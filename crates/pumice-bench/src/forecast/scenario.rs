@@ -1,4 +1,4 @@
-//! Runs a scenario on the drive of a profile and on the same drive without compression.
+//! Runs a scenario on the drive of a profile, and on the same drive without compression.
 
 use std::sync::atomic::AtomicBool;
 
@@ -21,29 +21,29 @@ pub struct Forecast {
     pub profile: String,
     /// Name of the drive.
     pub name: String,
-    /// Drives of this kind in a RAID 0; 1 for a single drive.
+    /// Number of drives of this kind in a RAID 0; 1 for a single drive.
     pub stripe: u32,
-    /// The cache in front of the drive; `None` for none.
+    /// The cache in front of the drive; `None` if there is none.
     pub cache: Option<CacheFacts>,
-    /// Size of the drive in bytes, of all drives of a RAID 0.
+    /// Size of the drive in bytes; for a RAID 0, the total of all drives.
     pub size_bytes: u64,
     /// Size of the simulated drive in bytes.
     pub simulated_bytes: u64,
-    /// Spare capacity of the flash in percent of the drive's size, for a log.
+    /// Spare capacity of a log's flash in percent of the drive's size; `None` for other drives.
     pub over_provisioning_percent: Option<f64>,
-    /// The cost of parity over dies for one drive, by arithmetic; `None` without parity.
+    /// The cost of parity over dies for one drive, by calculation; `None` without parity.
     pub parity: Option<ParityFigures>,
     /// The data.
     pub data: Data,
-    /// Mean stored fraction of the data, as the drive stores it; 1 if it does not compress.
+    /// Mean stored fraction of the data on this drive; 1 if the drive does not compress.
     pub stored_fraction: f64,
-    /// State in which the drive was measured.
+    /// State of the drive before it is measured.
     pub state: State,
     /// Seed.
     pub seed: u64,
-    /// Tests, in the order in which they ran on one drive.
+    /// Tests, in the order in which they ran on the drive.
     pub tests: Vec<Test>,
-    /// Sequential speeds of one drive by number of channels, by arithmetic; empty for a hard disk.
+    /// Sequential speeds of one drive by number of channels, by calculation; empty for a hard disk.
     pub by_channels: Vec<ChannelFigures>,
     /// Deviations from the workload.
     pub remarks: Vec<String>,
@@ -52,15 +52,15 @@ pub struct Forecast {
 /// A cache in front of a drive.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CacheFacts {
-    /// `ram`, `ram-card`, or the profile of the drive that is the cache.
+    /// `ram`, `ram-card`, or the profile of the drive used as a cache.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Bytes of a line.
+    /// Line size in bytes.
     pub line_bytes: u64,
-    /// Whether a write is acknowledged when only the cache has it.
+    /// Whether a write is acknowledged when only the cache contains it.
     pub write_back: bool,
-    /// Whether the cache is empty after a loss of power.
+    /// Whether the cache is empty after a power loss.
     pub is_volatile: bool,
     /// The facts above in words.
     pub text: String,
@@ -86,9 +86,9 @@ pub struct Test {
     pub name: String,
     /// Figures of the drive.
     pub drive: Figures,
-    /// Figures of the same drive without compression; `None` if it has none.
+    /// Figures of the same drive without compression; `None` if the drive does not compress.
     pub uncompressed: Option<Figures>,
-    /// Figures of the same drive without parity over dies; `None` if it has none.
+    /// Figures of the same drive without parity over dies; `None` if the drive has no parity.
     pub without_parity: Option<Figures>,
 }
 
@@ -97,27 +97,27 @@ pub struct Test {
 pub struct Scenario<'a> {
     /// Profile of the drive.
     pub profile: &'a Profile,
-    /// Workloads, run one after the other on the same drive.
+    /// Workloads that run sequentially on the same drive.
     pub cases: &'a [Case],
     /// The parameters of the forecast.
     pub options: &'a ForecastOptions,
 }
 
-/// Receives the progress of simulations. At most one per processor runs at a time; they are
-/// numbered from 0.
+/// Receives the progress of simulations. At most one simulation per processor runs at a time; they
+/// are numbered from 0.
 pub trait Watch: Sync {
-    /// Reports that a simulation begins an activity of about this many requests.
+    /// Reports that a simulation starts an activity of about this many requests.
     fn begins(&self, simulation: usize, what: String, requests: u64);
 
-    /// Reports that a simulation has completed some more requests.
+    /// Reports that a simulation has completed this many further requests.
     fn advances(&self, simulation: usize, requests: u64);
 }
 
-/// Makes a forecast; returns `None` if `stop` was set. Both drives are simulated concurrently if
-/// processors and memory allow it.
+/// Calculates a forecast. Returns `None` if `stop` was set. Both drives are simulated concurrently
+/// if processors and memory allow it.
 ///
 /// # Errors
-/// The errors of [`Spec::of`]; cases that do not fit the drive; a trace that cannot be read.
+/// The errors of [`Spec::of`]; a case does not fit on the drive; a trace cannot be read.
 pub fn forecast(
     scenario: Scenario<'_>,
     data: &Data,
@@ -128,8 +128,8 @@ pub fn forecast(
     Ok(made.and_then(|made| made.into_iter().next()))
 }
 
-/// Returns the forecast for each kind of data, in order, or `None` if `stop` was set. The drive
-/// without compression is simulated once for all of them, because it is independent of the data.
+/// Returns the forecasts for all kinds of data, in order, or `None` if `stop` was set. The drive
+/// without compression is simulated only once, because it is independent of the data.
 ///
 /// # Errors
 /// The errors of [`forecast`].
@@ -192,7 +192,7 @@ pub(super) type Found = Vec<(Figures, Option<String>)>;
 pub(super) struct Setup<'a> {
     pub(super) scenario: Scenario<'a>,
     pub(super) data: &'a Data,
-    /// Whether to determine the loss by the failure of a die.
+    /// Whether to calculate the data lost if a die fails.
     pub(super) loses_die: bool,
 }
 
@@ -222,8 +222,8 @@ impl Setup<'_> {
         self.spec()?.memory_bytes_max()
     }
 
-    /// Returns the forecast from the figures of the drive, of the drive without compression, and of
-    /// the drive without parity.
+    /// Returns the forecast, assembled from the figures of the drive, of the drive without
+    /// compression, and of the drive without parity.
     pub(super) fn forecast(
         &self,
         drive: Found,

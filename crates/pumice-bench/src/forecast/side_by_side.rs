@@ -1,6 +1,6 @@
-//! Runs independent simulations concurrently, each on a thread of its own.
+//! Runs independent simulations concurrently, each on a separate thread.
 //!
-//! Results are returned in the order of their numbers, independently of the order of completion, so
+//! Results are returned in the order of their numbers, regardless of the order of completion, so
 //! that a forecast does not depend on the number of threads.
 
 use std::panic::resume_unwind;
@@ -9,10 +9,10 @@ use std::thread;
 
 use crate::error::Result;
 
-/// Maximum memory of concurrent simulations in bytes: the memory of one simulated drive of 1 TB.
+/// Maximum memory of all concurrent simulations in bytes: the memory of one simulated 1 TB drive.
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
 
-/// Returns the number of concurrent simulations that take up to `memory_bytes` each: at least one,
+/// Returns the number of concurrent simulations if each needs up to `memory_bytes`: at least one,
 /// at most one per processor.
 pub(super) fn threads(memory_bytes: u64) -> usize {
     let processors = thread::available_parallelism().map_or(1, |count| count.get());
@@ -20,12 +20,12 @@ pub(super) fn threads(memory_bytes: u64) -> usize {
     processors.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
 }
 
-/// Calls `work` with the numbers below `count` on `threads` threads, with the number of the thread
-/// as the first argument. Returns the results in the order of the numbers, or `None` as soon as one
-/// call returns `None`; no further call is started then.
+/// Calls `work` for each number below `count` on `threads` threads; the first argument is the
+/// number of the thread. Returns the results in the order of the numbers, or `None` as soon as one
+/// call returns `None`, after which no further call is started.
 ///
 /// # Errors
-/// The error of a call that failed; no further call is started.
+/// The error of the first failed call, after which no further call is started.
 pub(super) fn side_by_side<T: Send>(
     count: usize,
     threads: usize,

@@ -1,18 +1,19 @@
-//! Simulates a drive from its new state to the measured round.
+//! Simulates a drive from its new state up to the measured round.
 //!
 //! ```text
 //! new -> every block of the span in order -> rounds of the workload -> the last round counts
 //!        (once)                              until two are alike
 //! ```
 //!
-//! A round of a workload that writes has as many bytes as its span, or passes over the span once if
-//! it is sequential; a round that only reads lasts for the workload's duration. A round of a trace
-//! is the whole trace. A drive is steady when the write amplification of two consecutive rounds
-//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits and
-//! of writes past the cache must also differ by at most 1 point, and the data that only the cache
-//! has after the rounds by at most 5 %; a round then has one request for each line of the cache, so
-//! that it can fill. The number of rounds is bounded: twice the capacity of the flash for the data
-//! plus ten, or [`REPLAYS_MAX`] of a trace.
+//! A round of a workload that writes has as many bytes as its span, or covers the span once if it
+//! is sequential. A round that only reads lasts for the workload's duration. A round of a trace is
+//! the whole trace. A drive is steady when the write amplification of two consecutive rounds
+//! differs by at most 1 % and both rounds collected segments. With a cache, the shares of hits and
+//! of writes that bypass the cache must also differ by at most 1 percentage point, and the amount
+//! of data that only the cache contains after the rounds by at most 5 %. A round then has one
+//! request for each line of the cache, so that the cache can fill. The number of rounds is limited
+//! to twice the ratio of the flash capacity to the data, plus ten, or to [`REPLAYS_MAX`] for a
+//! trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,43 +38,42 @@ use pumice_sim::ftl::{BLOCK_BYTES, LogCounts, RebuildTimes};
 use pumice_sim::log_drive::{FaultAt, LogDrive};
 use pumice_sim::trace::Reader;
 
-/// Maximum difference in write amplification of two rounds in steady state, as a fraction.
+/// Maximum relative difference between the write amplification of two rounds in steady state.
 const STEADY: f64 = 0.01;
 
-/// Maximum difference in the data that only a write-back cache has after two rounds in steady
-/// state, as a fraction: the data is written back in batches.
+/// Maximum relative difference between the amounts of data that only a write-back cache contains
+/// after two rounds in steady state. It is larger because the data is written back in batches.
 const STEADY_DIRTY: f64 = 0.05;
 
-/// Maximum number of rounds, in addition to the rounds that write the flash for the first time
+/// Maximum number of rounds, in addition to those that write the flash for the first time
 /// (arbitrary).
 const ROUNDS_MAX: f64 = 10.0;
 
-/// Maximum number of replays of a trace before it is measured (arbitrary).
+/// Maximum number of replays of a trace before the measured one (arbitrary).
 const REPLAYS_MAX: u32 = 8;
 
-/// Maximum number of requests of a round per record of the span, for loads with few writes.
+/// Maximum number of requests in a round per record of the span, for workloads with few writes.
 const REQUESTS_PER_RECORD: u64 = 8;
 
-/// Maximum number of requests of a round that only reads: enough for the highest reported
-/// percentile.
+/// Maximum number of requests in a read-only round: enough for the highest reported percentile.
 const READS_MAX: u64 = 1_000_000;
 
-/// Maximum number of sequential requests of a round, on a drive that is not a log: it stores its
-/// content.
+/// Maximum number of sequential requests in a round on a drive other than a log, which stores its
+/// contents.
 const OTHER_REQUESTS_MAX: u64 = 8_000_000;
 
-/// Maximum number of random requests of a round with writes, on a drive that is not a log: each
-/// takes milliseconds, and the whole span would take days of virtual time.
+/// Maximum number of random requests in a round with writes on a drive other than a log. Each
+/// request takes milliseconds, and the whole span would take days of virtual time.
 const OTHER_RANDOM_MAX: u64 = 20_000;
 
-/// Least and most requests of a timed round on a drive with a cache (arbitrary).
+/// Minimum and maximum number of requests in a timed round on a drive with a cache (arbitrary).
 const CACHED_REQUESTS: RangeInclusive<u64> = OTHER_RANDOM_MAX..=4_000_000;
 
-/// Requests in flight while a drive is filled (arbitrary; enough for any front).
+/// Number of requests in flight while a drive is filled (arbitrary; enough for any front end).
 const FILL_SLOTS: u32 = 32;
 
-/// Maximum number of requests in flight of a replay: above that, the queue of a drive is not a
-/// limit (arbitrary).
+/// Maximum number of requests in flight during a replay. Beyond that, the queue of a drive is not a
+/// bottleneck (arbitrary).
 const REPLAY_SLOTS_MAX: u32 = 1024;
 
 /// One drive and its history.
@@ -84,12 +84,12 @@ pub(super) struct Simulation<'a> {
     lane: Lane<'a>,
     /// Prefix of progress reports.
     name: &'a str,
-    /// Overhead in percent, and program/erase cycles of a block; `None` without flash.
+    /// Overhead in percent, and program/erase cycles per block; `None` without flash.
     flash: Option<(f64, u64)>,
     size_bytes: u64,
-    /// Whether to determine the loss by the failure of a die.
+    /// Whether to calculate the data lost if a die fails.
     loses_die: bool,
-    /// Range that was written in order so far.
+    /// Range that has been written sequentially so far.
     filled: (u64, u64),
     written_bytes: u64,
     rounds: u64,
@@ -114,8 +114,7 @@ impl Round {
         (bytes > 0).then(|| counts.flash_bytes as f64 / bytes as f64)
     }
 
-    /// Returns whether the round can show that the drive is steady: it wrote to flash, or used a
-    /// cache.
+    /// Returns whether the round shows if the drive is steady: it wrote to flash, or used a cache.
     fn tells(&self) -> bool {
         self.cache.is_some() || self.amplification().is_some()
     }
@@ -124,7 +123,7 @@ impl Round {
         let Some((this, other)) = self.cache.as_ref().zip(before.cache.as_ref()) else {
             return self.amplifies_like(before);
         };
-        // The size of a line does not matter for shares.
+        // The line size does not affect shares.
         let [one, two] = [this, other].map(|counts| CacheUse::of(counts, 1));
         let is_near = |one: Option<f64>, other: Option<f64>| match (one, other) {
             (Some(one), Some(other)) => (one - other).abs() <= STEADY,
@@ -171,11 +170,11 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// Preconditions the drive and measures one case; returns the figures with a remark, or `None`
+    /// Preconditions the drive and measures one case. Returns the figures with a remark, or `None`
     /// if `stop` was set.
     ///
     /// # Errors
-    /// The case does not fit the drive; a trace that cannot be read.
+    /// The case does not fit on the drive, or a trace cannot be read.
     pub(super) fn case(
         &mut self,
         case: &Case,
@@ -193,7 +192,7 @@ impl<'a> Simulation<'a> {
             Some(bytes) => bytes,
             None => return Ok(None),
         };
-        // Background work of an earlier case must not be measured.
+        // The measurement must not include background work of an earlier case.
         self.drive.settle();
         let most = self.rounds_max(case, end - begin)?;
         let mut before: Option<Round> = None;
@@ -211,7 +210,7 @@ impl<'a> Simulation<'a> {
             }
             let mut done = Preconditioning { filled_bytes, rounds, is_steady };
             if is_trace && !is_last {
-                // A second round, at the pace of the trace.
+                // The trace is replayed again, at its recorded pace.
                 let Some(paced) = self.round(case, true, stop)? else { return Ok(None) };
                 (round, done.rounds) = (paced, rounds + 1);
                 course.push(self.point(&round));
@@ -230,8 +229,8 @@ impl<'a> Simulation<'a> {
         Ok(None)
     }
 
-    /// Returns the loss if the first die failed now; `None` if it is not wanted, or if the other
-    /// dies have too little space for the written data.
+    /// Returns the data lost if the first die failed now; `None` if this was not requested, or if
+    /// the other dies have too little space for the written data.
     fn lost_die(&self) -> Result<Option<LostPart>> {
         let Some(log) = self.drive.log().filter(|_| self.loses_die) else { return Ok(None) };
         match log.lost_die(0) {
@@ -241,7 +240,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Returns the loss by a failure for the whole drive.
+    /// Returns the loss caused by a failure, scaled to the whole drive.
     fn lost_part(&self, blocks_lost: u64, rebuilt_bytes: u64, times: RebuildTimes) -> LostPart {
         let whole = self.size_bytes as f64 / self.spec.size_bytes() as f64;
         LostPart {
@@ -252,8 +251,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Runs another round of about `requests` requests, in which the faults of the options occur,
-    /// on a copy of the drive. Returns `None` if `stop` was set.
+    /// Runs another round of about `requests` requests on a copy of the drive, with the faults of
+    /// the options. Returns `None` if `stop` was set.
     fn failing(
         &mut self,
         case: &Case,
@@ -313,8 +312,8 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// Writes the part of a range that was not written yet, unless the drive must be new. Returns
-    /// the bytes written.
+    /// Writes the unwritten part of a range, unless the drive must be new. Returns the number of
+    /// bytes written.
     fn fill(&mut self, begin: u64, end: u64, stop: &AtomicBool) -> Result<Option<u64>> {
         let is_filled = self.options.state != State::New && self.spec.is_flash();
         if !is_filled || (self.filled.0 <= begin && end <= self.filled.1) {
@@ -358,7 +357,7 @@ impl<'a> Simulation<'a> {
         let writes = workload.operation.writes() && workload.operation != Operation::Trim;
         let timed_ns = (workload.seconds * 1e9) as u64;
         let is_log = matches!(self.spec, Spec::Log(_));
-        // Flash needs as many writes as without a cache.
+        // Flash requires as many writes as it does without a cache.
         let flash = if writes && self.spec.is_flash() { records } else { 0 };
         let (least, most) = CACHED_REQUESTS.into_inner();
         let cached = self.spec.cache_lines().map(|lines| lines.max(flash).clamp(least, most));
@@ -432,7 +431,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Returns the write amplification by cause; `None` for reads and for drives without flash.
+    /// Returns the write amplification by cause; `None` for reads or for drives without flash.
     fn amplification(&self, round: &Round) -> Option<Breakdown> {
         let (overhead_percent, _) = self.flash?;
         Breakdown::of(round.counts.as_ref()?, round.tally.write_bytes, overhead_percent)
@@ -482,8 +481,8 @@ impl<'a> Simulation<'a> {
         Ok((figures, remark))
     }
 
-    /// Returns the write amplification by formula, where it applies: uniform random writes of whole
-    /// blocks in steady state.
+    /// Returns the write amplification calculated by the formula, if it applies: for uniform random
+    /// writes of whole blocks in steady state.
     fn by_formula(&self, case: &Case) -> Result<Option<f64>> {
         let Load::Steps(workload) = &case.load else { return Ok(None) };
         let is_random = match workload.operation {

@@ -1,4 +1,4 @@
-//! Workloads by name or file: an operation, a preset, another tool's file or a trace.
+//! Workloads by name or from a file: an operation, a preset, another tool's file or a trace.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,19 +10,19 @@ use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_sim::trace::{Format, Options as TraceOptions};
 
-/// A span is a multiple of this size.
+/// Spans are multiples of this size.
 const BLOCK_BYTES: u64 = pumice_drive::base::units::BLOCK_BYTES as u64;
 
-/// Bytes at the beginning of a file that identify its format.
+/// Bytes at the beginning of a file that identify the format.
 const BEGINNING_BYTES: u64 = 64 << 10;
 
-/// Default requests in flight of an operation: the depth of NCQ.
+/// Default number of requests in flight for an operation: the depth of NCQ.
 const DEPTH: u32 = 32;
 
-/// Default duration of an operation that only reads, in seconds.
+/// Default duration of a read-only operation, in seconds.
 const SECONDS: f64 = 10.0;
 
-/// A workload or trace with a name.
+/// A named workload or trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     /// Name.
@@ -31,10 +31,10 @@ pub struct Case {
     pub load: Load,
 }
 
-/// Activity of a host.
+/// The activity of a host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Load {
-    /// A workload that was checked.
+    /// A checked workload.
     Steps(Workload),
     /// A recorded trace.
     Trace(TraceLoad),
@@ -47,14 +47,14 @@ pub struct TraceLoad {
     pub path: PathBuf,
     /// See [`TraceOptions`].
     pub options: TraceOptions,
-    /// Whether requests beyond the drive are mapped into it.
+    /// Whether requests beyond the end of the drive are mapped into it.
     pub folds: bool,
 }
 
-/// Changes of a workload from a command line.
+/// Changes to a workload from a command line.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// Changes of a preset or an operation.
+    /// Changes to a preset or an operation.
     pub changes: Changes,
     /// The options for reading a trace.
     pub trace: TraceOptions,
@@ -63,8 +63,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns the same parameters for a drive of `size_bytes` that is simulated by a drive of
-    /// `simulated_bytes`: a span keeps its share of the drive.
+    /// Returns the parameters for a drive of `size_bytes` that is represented by a simulated drive
+    /// of `simulated_bytes`. A span keeps its proportion of the drive.
     ///
     /// # Errors
     /// The span is larger than the drive.
@@ -83,7 +83,7 @@ impl Asked {
     }
 }
 
-/// A workload before it is fitted to a drive.
+/// A workload before it is adapted to a drive.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A preset.
@@ -99,7 +99,7 @@ fn invalid(what: impl Into<String>) -> Error {
 }
 
 impl Source {
-    /// Finds a workload; returns it with remarks on options that are not simulated.
+    /// Finds a workload. Returns it with remarks about options that are not simulated.
     ///
     /// # Errors
     /// [`Error::NotFound`] with a suggestion; [`Error::Invalid`] for a file of unknown format.
@@ -136,7 +136,7 @@ impl Source {
     }
 
     /// Returns whether the addresses scale with the size of the drive, so that a smaller drive can
-    /// replace it: see [`Preset::is_relative`]; not for traces.
+    /// represent it; see [`Preset::is_relative`]. Traces do not scale.
     pub fn is_relative(&self) -> bool {
         match self {
             Self::Preset(preset) => preset.is_relative(),
@@ -148,7 +148,7 @@ impl Source {
     /// Returns the cases for a drive of this size.
     ///
     /// # Errors
-    /// A workload does not fit the drive.
+    /// A workload does not fit on the drive.
     pub fn cases(&self, size_bytes: u64, asked: &Asked) -> Result<Vec<Case>> {
         let changes = &asked.changes;
         if let Some(span) = changes.span_bytes.filter(|span| *span > size_bytes) {
@@ -227,7 +227,8 @@ fn beyond(what: &str, end_bytes: u64, size_bytes: u64) -> Error {
     invalid(format!("{what} of {end} extends beyond the drive of {size}: make it smaller"))
 }
 
-/// Returns the workload with a span of whole records that ends at or before the end of the drive.
+/// Returns the workload with a span that consists of whole records and does not extend beyond the
+/// end of the drive.
 fn fitted(mut workload: Workload, size_bytes: u64) -> Workload {
     let left = size_bytes.saturating_sub(workload.shift_bytes);
     let record = workload.record_bytes.max(1);
@@ -235,7 +236,7 @@ fn fitted(mut workload: Workload, size_bytes: u64) -> Workload {
     workload
 }
 
-/// Returns the name of a workload without a name.
+/// Returns a name for an unnamed workload.
 pub(super) fn described(workload: &Workload) -> String {
     let mut name = workload.operation.name().replace('-', " ");
     if workload.operation == Operation::Mixed {

@@ -1,6 +1,6 @@
-//! Goal: a forecast adds up, agrees with the formula where one holds, and reports the value of
-//! compression; equal seeds produce equal forecasts.
-//! Method: a small drive; sums over its figures; traces and jobs written for it.
+//! Goal: the figures of a forecast are consistent, agree with the formula where one applies, and
+//! include the effect of compression; equal seeds produce equal forecasts. Method: a small drive;
+//! sums over its figures; traces and jobs written for this drive.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use pumice_sim::profile::Profile;
 
 mod parity;
 
-/// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
+/// 256 MiB on four dies, with a quarter more flash, in segments of 256 blocks.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples/small.toml");
 
 const SIZE: u64 = 256 << 20;
@@ -38,7 +38,7 @@ fn saved(percent: f64) -> Data {
     Data::saved(Saving::from_fraction(percent / 100.0))
 }
 
-/// Returns the forecast of an operation, a preset or a file for the small drive.
+/// Returns the forecast for an operation, a preset or a file on the small drive.
 fn made(workload: &str, data: &Data, asked: &Asked, options: &ForecastOptions) -> Result<Forecast> {
     made_on(&profile(), workload, data, asked, options)
 }
@@ -111,8 +111,8 @@ fn uniform_writes_agree_with_the_formula() {
 
 #[test]
 fn a_drive_is_steady_only_when_it_collects() {
-    // At a fifth of its size, a round leaves most of the flash free: two rounds are alike long
-    // before a block is erased.
+    // Data stored at a fifth of its size leaves most of the flash free after a round. Two rounds
+    // are then equal long before a block is erased.
     let figures = simple("random-write", &saved(80.0)).drive;
     assert!(figures.preconditioning.is_steady, "{:?}", figures.preconditioning);
     assert!(figures.erases.iter().any(|&(times, _)| times > 0), "{:?}", figures.erases);
@@ -127,7 +127,8 @@ fn writes_in_order_cost_what_is_stored() {
     assert!(of.collected < 0.01 && test.drive.write_amplification_by_formula.is_none());
     let plain = test.uncompressed.unwrap();
     assert!((amplification(&plain).all * 0.9 - 1.0).abs() < 0.01);
-    // Four dies of 4 KiB in (900 + 82) us, a tenth of the bytes not data, and an erasure in 64.
+    // Four dies program 4 KiB in (900 + 82) us; a tenth of the bytes is overhead; there is one
+    // erasure for every 64 pages.
     assert!((plain.all.mb_per_s / 14.6 - 1.0).abs() < 0.02, "{:?}", plain.all);
     assert!((test.drive.all.mb_per_s / 29.2 - 1.0).abs() < 0.02, "{:?}", test.drive.all);
 }
@@ -169,7 +170,7 @@ fn reads_take_what_a_page_takes() {
     assert!((latency.mean_ns / expected - 1.0).abs() < 0.002, "{latency:?}");
     assert!((plain.seconds - 0.5).abs() < 1e-3 && plain.write_amplification.is_none());
     assert!(plain.endurance.is_none() && plain.preconditioning.filled_bytes == SIZE);
-    // Half of the data on the bus, occasionally from two pages.
+    // Half of the data on the bus, sometimes from two pages.
     let half = made.tests[0].drive.read_latency.unwrap();
     assert!(half.p50_ns < latency.p50_ns, "{half:?}");
 }
@@ -182,7 +183,7 @@ fn years_are_at_what_is_written_a_day() {
     assert!((endurance.years.unwrap() / (endurance.host_bytes / 1e9 / 365.25) - 1.0).abs() < 1e-9);
 }
 
-/// Guards against a drive that is as fast when it is full of other data as when it is new.
+/// Guards against a drive that is as fast when full of other data as when new.
 #[test]
 fn a_used_drive_collects_where_a_new_one_has_room() {
     let asked = Asked {
@@ -201,7 +202,7 @@ fn a_used_drive_collects_where_a_new_one_has_room() {
     assert!(used.writes.iops < steady.writes.iops);
 }
 
-/// Guards against a RAID 0 that counts one drive, or wears out like one.
+/// Guards against counting only one drive of a RAID 0, or its wear as that of one drive.
 #[test]
 fn two_drives_are_twice_as_fast_and_last_twice_as_long() {
     let with = |stripe| {
@@ -221,7 +222,7 @@ fn two_drives_are_twice_as_fast_and_last_twice_as_long() {
     assert!(refused.contains("--stripe is for profiles of kind"), "{refused}");
 }
 
-/// Guards against a cache that is measured before it is full, or whose misses cost no time.
+/// Guards against measuring a cache before it is full, and against misses without a cost.
 #[test]
 fn a_cache_helps_as_much_as_it_is_hit() {
     let disk = Profile::find("hdd-2010").unwrap();
@@ -270,7 +271,8 @@ fn a_cache_helps_as_much_as_it_is_hit() {
     assert!(refused.contains("--scaled is not possible with --cache"), "{refused}");
 }
 
-/// Guards against a cache that hides the drive's wear, or a drive that stores zeroes below one.
+/// Guards against a cache that hides the drive's wear, and against a drive below it that stores
+/// zeroes.
 #[test]
 fn a_drive_below_a_cache_wears_and_compresses() {
     let with = |cache: Option<&str>| {
@@ -285,7 +287,7 @@ fn a_drive_below_a_cache_wears_and_compresses() {
     assert_eq!(through.host, 0.5);
 }
 
-/// Writes a trace of four requests a millisecond: three writes and a read, over the first 64 MiB.
+/// Writes a trace of the first 64 MiB, with four requests per millisecond: three writes and a read.
 fn trace(folder: &Path, lines: u64) -> String {
     let line = |number: u64| {
         let (sector, kind) = (number * 7919 % 16_384 * 8, u64::from(number % 4 == 3));
@@ -311,7 +313,7 @@ fn a_trace_keeps_its_times() {
     assert_eq!(figures.read_latency.unwrap().count, 1000);
     assert_eq!(figures.host_bytes, 3000 * 4096);
     assert!((figures.all.iops / 4000.0 - 1.0).abs() < 0.02 && figures.late_ns < 1_000_000);
-    // Replayed until the drive is steady.
+    // The trace is replayed until the drive is steady.
     let steady = made(&path, &saved(50.0), &Asked::default(), &ForecastOptions::default()).unwrap();
     assert!(steady.tests[0].drive.preconditioning.rounds > 0);
     assert_eq!(steady.tests[0].drive.host_bytes, 3000 * 4096);
@@ -368,7 +370,7 @@ fn presets_and_jobs_become_cases() {
         Load::Trace(_) => 0,
     });
     assert_eq!(spans.collect::<Vec<_>>(), [64 << 20, SIZE]);
-    // Options for the data or the engine of a benchmark are left out.
+    // Options for the data or the engine of a benchmark are omitted.
     assert!(
         matches!(&remarks[..], [depth] if depth.contains("iodepth=4 becomes 1")),
         "{remarks:?}"
@@ -411,7 +413,7 @@ fn what_does_not_compress_is_simulated_once() {
     let (made, plain) = heard(&all);
     let alone: Vec<_> = all.iter().map(|data| heard(std::slice::from_ref(data))).collect();
     assert!(plain > 0 && alone.iter().all(|(_, count)| *count == plain), "{plain}");
-    // Each forecast equals the one made alone, also for the drive without compression.
+    // Each forecast equals the separately calculated one, including the drive without compression.
     for (made, (alone, _)) in made.iter().zip(&alone) {
         assert_eq!(made.tests, alone[0].tests);
     }
@@ -463,7 +465,7 @@ fn a_scaled_drive_stands_for_the_whole_one_and_says_so() {
     let says = |made: &Forecast| made.summary().to_text().contains("--full-size");
     assert!(says(&small) && !says(&whole));
     assert!(small.document().to_html().contains("--full-size"));
-    // Half of the drive is half of the smaller drive that represents it.
+    // Half of the drive corresponds to half of the smaller drive that represents it.
     let asked = Asked {
         changes: Changes { span_bytes: Some(SIZE / 2), ..Changes::default() },
         ..Asked::default()
@@ -497,7 +499,7 @@ fn what_has_places_of_its_own_is_not_scaled() {
     }
 }
 
-/// Returns a grid of random writes, and the cells from which it was made.
+/// Returns a grid of random writes, and its cells.
 fn small_grid(over: &[f64], saved_percent: &[f64]) -> (Vec<GridCell>, Grid) {
     let (profile, options) = (profile(), ForecastOptions::default());
     let place = |(&over, &percent): (&f64, &f64)| {
@@ -582,7 +584,8 @@ fn reports_of_a_grid_have_every_figure_at_its_place() {
         points.map(|point| (point.x, point.y)).collect()
     };
     let wa = |index: usize| amplification(&grid.forecasts[index].tests[0].drive).all;
-    // Over-provisioning of the first data; then data of the first over-provisioning.
+    // The over-provisionings of the first kind of data; then the kinds of data of the first
+    // over-provisioning.
     let speed = grid.forecasts[1].tests[0].drive.all.mb_per_s;
     let over = grid.forecasts[2].over_provisioning_percent.unwrap();
     assert_eq!(shown(0), [(over, wa(2)), (50.0, wa(1)), (50.0, speed)]);
@@ -613,7 +616,7 @@ fn a_block_mapped_drive_has_its_merges_told() {
     let of_random = amplification(&random);
     let sum = of_random.host + of_random.collected + of_random.padding + of_random.overhead;
     assert!((sum / of_random.all - 1.0).abs() < 1e-3, "{of_random:?}");
-    // A write of 4 KiB makes the drive copy blocks of 512 KiB.
+    // A 4 KiB write makes the drive copy blocks of 512 KiB.
     assert!(of_random.all > 50.0 && of_random.collected > 50.0, "{of_random:?}");
     assert!(random.wear.unwrap().max > 0 && random.preconditioning.is_steady);
     assert!(random.writes.iops < 20.0, "{:?}", random.writes);
@@ -640,7 +643,7 @@ fn a_disk_has_no_endurance_rather_than_none_left() {
     let made = made_on(&profile, "random-read", &data, &asked, &options).unwrap();
     let figures = &made.tests[0].drive;
     assert!(made.tests[0].uncompressed.is_none() && figures.preconditioning.filled_bytes == 0);
-    // A seek and half a turn.
+    // A seek and half a revolution.
     let latency = figures.read_latency.unwrap().mean_ns;
     assert!((8e6..25e6).contains(&latency), "{latency}");
     let asked = Asked {

@@ -1,8 +1,8 @@
 //! Profiles of files, folders and devices.
 //!
-//! Files are concatenated in the order of their names. Each file is padded with zeroes to a whole
-//! unit, as a file system lays it out. Links are not followed. All data is read to find duplicates;
-//! evenly spaced windows of it are measured.
+//! Files are concatenated in name order. Each file is padded with zeroes to a whole unit, as in a
+//! file system. Links are not followed. All data is read to find duplicates; evenly spaced windows
+//! of it are measured.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -13,7 +13,7 @@ use super::profile::{PROFILE_WINDOWS_MAX, Profile, Profiling, UNIT_BYTES};
 use super::repeats::Repeats;
 use crate::error::{Error, Result};
 
-/// Maximum number of distinct units remembered, in about 32 MiB.
+/// Maximum number of distinct units in the set of known contents, which needs about 32 MiB.
 const UNITS_REMEMBERED_MAX: usize = 1 << 20;
 
 /// Maximum number of files in a folder.
@@ -23,7 +23,7 @@ impl Profile {
     /// Measures a file, all files below a folder, or a block device.
     ///
     /// # Errors
-    /// [`Error::Io`] if the path cannot be read; [`Error::Invalid`] if it holds less than one
+    /// [`Error::Io`] if the path cannot be read; [`Error::Invalid`] if it contains less than one
     /// window (64 KiB).
     pub fn of_path(path: &Path) -> Result<Self> {
         let mut files = Vec::new();
@@ -45,11 +45,11 @@ fn cannot_read(path: &Path, error: std::io::Error) -> Error {
     Error::io(format!("cannot read {}", path.display()), error)
 }
 
-/// Returns the regular files at or below `path` with their lengths, in the order of their names.
+/// Returns the regular files at or below `path` with their lengths, in name order.
 fn find_files(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
     let metadata = fs::metadata(path).map_err(|error| cannot_read(path, error))?;
     if !metadata.is_dir() {
-        // A device has no length in its metadata.
+        // The metadata of a device does not contain its length.
         let length = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
         files.push((path.into(), length.map_err(|error| cannot_read(path, error))?));
         return Ok(());
@@ -95,7 +95,7 @@ impl Measuring {
         }
     }
 
-    /// Adds `bytes` of a file. Bytes that the file no longer has count as zeroes.
+    /// Adds `bytes` of a file. If the file has become shorter, the missing bytes count as zeroes.
     fn read(&mut self, path: &Path, bytes: u64) -> Result<()> {
         let mut file = File::open(path).map_err(|error| cannot_read(path, error))?;
         let mut left = bytes;
@@ -118,7 +118,8 @@ impl Measuring {
         for unit in self.window.chunks(UNIT_BYTES) {
             self.repeats.add(unit);
         }
-        // Measures the windows whose number crosses a multiple of total / max.
+        // Measures each window at which the number of windows read passes a multiple of total /
+        // max.
         let share = |read: u64| read * PROFILE_WINDOWS_MAX as u64 / self.windows_total.max(1);
         let all = self.windows_total <= PROFILE_WINDOWS_MAX as u64;
         if all || share(self.windows_read + 1) > share(self.windows_read) {

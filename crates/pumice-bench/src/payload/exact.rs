@@ -1,4 +1,4 @@
-//! Units that all have the requested saving: fresh bytes followed by zeroes.
+//! Units that all have the requested saving: fresh random bytes, then zeroes.
 //!
 //! The number of fresh bytes depends on the codec's overhead, so it is measured rather than
 //! computed.
@@ -9,19 +9,21 @@ use super::saving::Saving;
 use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
-/// Minimum number of fresh bytes in a unit: enough that no two units of a drive are equal.
+/// Minimum number of fresh bytes in a unit: enough to make all units of a drive distinct.
 const FRESH_BYTES_MIN: usize = 16;
 
-/// Units compressed in each trial. Equal numbers of fresh bytes save nearly the same in all units.
+/// Number of units compressed in each trial. All units with the same number of fresh bytes have
+/// nearly the same saving.
 const TRIAL_UNITS: usize = 8;
 
-/// Maximum deviation of the best trial from the requested saving, in percentage points.
+/// Maximum difference between the best trial and the requested saving, in percentage points.
 const MISS_POINTS_MAX: f64 = 0.5;
 
-/// Returns the number of fresh bytes with which a unit of `unit_bytes` comes nearest to `saved`.
+/// Returns the number of fresh bytes that brings the saving of a unit of `unit_bytes` closest to
+/// `saved`.
 ///
 /// # Errors
-/// [`Error::Invalid`] if distinct units cannot save that much with this codec.
+/// [`Error::Invalid`] if distinct units cannot reach that saving with this codec.
 pub(super) fn fresh_bytes(
     pool: &Pool,
     saved: Saving,
@@ -38,7 +40,7 @@ pub(super) fn fresh_bytes(
         meter.add_chunks(&trial, unit_bytes);
         meter.tally().saved()
     };
-    // More fresh bytes save less.
+    // More fresh bytes reduce the saving.
     let (mut low, mut high) = (FRESH_BYTES_MIN, unit_bytes);
     while low < high {
         let middle = (low + high) / 2;

@@ -1,17 +1,17 @@
-//! Records as IOzone wrote them with `-+w P -+y P -+C P`, for comparison with published results.
+//! Records as written by IOzone with `-+w P -+y P -+C P`, for comparison with published results.
 //!
-//! The first P*P of each record repeats one word (the last P of that part another word). The
-//! remainder is a buffer of random 31-bit numbers, equal in all records, XORed with a number that
-//! changes from record to record:
+//! The first P*P of each record repeats one word, except that the last P of that part repeats
+//! another word. The remainder is a buffer of random 31-bit numbers, equal in all records, XORed
+//! with a number that differs between records:
 //!
 //! ```text
 //! up to about 3.42x:  words of 64 bits; the upper 33 bits are zero
 //! 3.489:              words of 32 bits; the second half of the remainder is zero
 //! ```
 //!
-//! P is therefore not the saving: at P = 50, LZ4 saves 40 % of the first and 61 % of the second
-//! layout, and zstd:1 saves 60 % and 62 %. The random numbers come from this program's generator,
-//! not from IOzone's.
+//! P is therefore not the saving. At P = 50, LZ4 saves 40 % of the first layout and 61 % of the
+//! second; zstd:1 saves 60 % and 62 %. The random numbers come from this program's generator, not
+//! from IOzone's.
 
 use rand_xoshiro::rand_core::Rng;
 

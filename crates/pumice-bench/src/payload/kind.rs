@@ -11,14 +11,14 @@ use super::{IozoneLayout, Kind, PROFILE_FILE_BYTES_MAX, Profile, Saving};
 use crate::error::{Error, Result};
 use pumice_drive::base::near::nearest;
 
-/// Maximum size of a replayed file, in bytes: the file is kept in memory.
+/// Maximum size of a replayed file in bytes. The file is held in memory.
 const REPLAY_BYTES_MAX: u64 = 1 << 30;
 
 /// All names, for messages.
 const NAMES: [&str; 8] =
     ["random", "byte", "exact", "spread", "like", "replay", "iozone-3.420", "iozone-3.489"];
 
-/// A kind by name, before any file is read.
+/// A kind by name, before any files are read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KindName {
     /// See [`Kind::Random`].
@@ -29,9 +29,9 @@ pub enum KindName {
     Exact,
     /// See [`Kind::Spread`].
     Spread,
-    /// See [`Kind::Like`]; from a file, folder, device or saved profile.
+    /// See [`Kind::Like`]; the path is a file, folder, device or saved profile.
     Like(PathBuf),
-    /// See [`Kind::Replay`]; a file.
+    /// See [`Kind::Replay`]; the path is a file.
     Replay(PathBuf),
     /// See [`Kind::Iozone`].
     Iozone(IozoneLayout),
@@ -102,12 +102,12 @@ impl fmt::Display for KindName {
 }
 
 impl KindName {
-    /// Returns whether the kind takes a requested saving.
+    /// Returns whether the kind has a configurable saving.
     pub(crate) fn takes_saving(&self) -> bool {
         matches!(self, Self::Exact | Self::Spread | Self::Iozone(_))
     }
 
-    /// Returns the kind and reads the files that it needs.
+    /// Reads the required files and returns the kind.
     ///
     /// # Errors
     /// `saved` is missing or not applicable, or a file cannot be read.
@@ -130,7 +130,7 @@ impl KindName {
     }
 }
 
-/// Returns a saved profile, or measures the profile of the data itself.
+/// Reads a saved profile, or measures the profile of the data itself.
 fn profile(path: &Path) -> Result<Profile> {
     let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     let metadata = std::fs::metadata(path).map_err(failed)?;

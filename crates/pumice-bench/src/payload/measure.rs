@@ -1,8 +1,9 @@
 //! Measures the savings of codecs, chunk by chunk.
 //!
-//! Each chunk is compressed independently and stored to the byte, or uncompressed where that is
-//! shorter. Frame headers, rounding to sectors and a drive's compression threshold are not counted:
-//! they differ from drive to drive, and the drive reports them.
+//! Each chunk is compressed independently and its stored size is counted to the byte; a chunk that
+//! does not shrink counts as uncompressed. Frame headers, rounding to sectors and a drive's
+//! compression threshold are not counted, because they differ between drives, and the drive reports
+//! them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Saving;
 use pumice_drive::codec::{Codec, Engine};
 
-/// Compresses chunks with one codec and counts bytes.
+/// Compresses chunks with one codec and sums their sizes.
 pub struct Meter {
     engine: Engine,
     target: Vec<u8>,
@@ -28,7 +29,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> u64 {
         self.chunks
     }
@@ -52,7 +53,7 @@ impl Meter {
         Self { engine: Engine::new(codec), target: Vec::new(), tally: Tally::default() }
     }
 
-    /// Compresses and counts one chunk; returns its saving.
+    /// Compresses and counts one chunk. Returns its saving.
     pub fn add(&mut self, chunk: &[u8]) -> Saving {
         let stored = self.stored_bytes(chunk).min(chunk.len());
         let saving = Saving::of(chunk.len() as u64, stored as u64);
@@ -65,7 +66,7 @@ impl Meter {
         saving
     }
 
-    /// Splits `data` into chunks of `chunk_bytes` (the last may be shorter) and adds them.
+    /// Splits `data` into chunks of `chunk_bytes` and adds them. The last chunk may be shorter.
     ///
     /// # Panics
     /// If `chunk_bytes` is 0.
@@ -86,8 +87,8 @@ impl Meter {
             self.target.resize(room, 0);
         }
         let encoded = self.engine.encode(chunk, &mut self.target, room);
-        // Without an encoded form, which only a full target would cause, a chunk counts as stored
-        // uncompressed.
+        // A chunk without an encoded form counts as uncompressed. This cannot happen unless the
+        // target buffer is full.
         encoded.map_or(chunk.len(), |(_, bytes)| bytes)
     }
 }
@@ -111,7 +112,7 @@ const SURVEY_CHUNK_BYTES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 /// Measures data with LZ4 and zstd:1 in chunks of 4, 16 and 64 KiB.
 pub struct Survey(Vec<(Codec, usize, Meter)>);
 
-/// One line of a survey.
+/// One result of a survey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// The codec.
@@ -142,7 +143,7 @@ impl Survey {
         }
     }
 
-    /// Returns the findings, codec by codec, from small to large chunks.
+    /// Returns the findings, ordered by codec and then by chunk size.
     pub fn findings(&self) -> Vec<Finding> {
         let findings = self.0.iter().map(|(codec, chunk_bytes, meter)| Finding {
             codec: codec.to_string(),

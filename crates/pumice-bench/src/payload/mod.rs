@@ -1,25 +1,25 @@
 //! Data with a known compressibility.
 //!
-//! A [`Payload`] is a kind of data with its parameters; a [`Stream`] is an endless sequence of its
-//! units (4 KiB, or the record size of a host that writes smaller records). The content of a unit
-//! is a function of the payload's options, the stream number and the unit number, so data can be
-//! verified without being stored. Data that is fitted to codecs, above all spread and like data,
-//! may change between versions of this program.
+//! A [`Payload`] is a kind of data with its parameters. A [`Stream`] is an endless sequence of its
+//! units (4 KiB, or the record size of a host that writes smaller records). The contents of a unit
+//! are a function of the payload's options, the stream number and the unit number, so data can be
+//! verified without being stored. Data that is fitted to codecs, in particular spread and like
+//! data, may change between versions of this program.
 //!
 //! * `options`: the parameters; `stream`: payloads and their streams.
 //! * `saving`: a saving as a type.
 //! * `measure`: the savings of codecs.
-//! * `pool`: fresh bytes at the speed of copying.
+//! * `pool`: fresh random bytes at the speed of copying.
 //! * `exact`, `weave` with `texture`, `profile` and `spread`, `iozone`: the kinds.
-//! * `corpus`: profiles of files, folders and devices; `repeats`: data that occurs more than once.
+//! * `corpus`: profiles of files, folders and devices; `repeats`: duplicate data.
 //! * `kind`: names of the kinds.
 //!
 //! No two units are equal unless duplicates or fills were requested, or the imitated or replayed
-//! data contains them. That holds for whole units only: a piece of exact data that is smaller than
-//! a unit may be all zeroes, because the saved part of a unit consists of zeroes at its end.
+//! data contains them. This holds only for whole units: a piece of exact data that is smaller than
+//! a unit may be all zeroes, because the compressible part of a unit consists of zeroes at its end.
 //! Savings depend on the codec; a payload is calibrated when it is created, for LZ4 by default. The
-//! data is not encrypted: an observer can distinguish it from random bytes. Uses only the codecs of
-//! the drive and this crate's error.
+//! data is not encrypted: an observer can distinguish it from random bytes. The module uses only
+//! the codecs of the drive and this crate's error.
 
 mod corpus;
 mod exact;

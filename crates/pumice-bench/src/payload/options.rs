@@ -6,10 +6,10 @@ use super::{IozoneLayout, Profile, Saving, UNIT_BYTES};
 use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
-/// Maximum record of IOzone in bytes; IOzone's own limit.
+/// Maximum record size of IOzone in bytes; this is IOzone's own limit.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 
-/// Minimum unit in bytes, a sector.
+/// Minimum unit size in bytes: one sector.
 pub(crate) const UNIT_BYTES_MIN: usize = 512;
 
 /// Kind of data.
@@ -19,18 +19,18 @@ pub enum Kind {
     Random,
     /// One byte repeated.
     Byte(u8),
-    /// Every unit has this saving.
+    /// Units that all have this saving.
     Exact(Saving),
-    /// Units have this saving on average in chunks of 4 KiB and vary like units of real data: many
-    /// hardly compress, zstd saves more than LZ4, and larger chunks save more than smaller ones.
-    /// Above 80 %, more and more units are zeroes after 16 fresh bytes.
+    /// Units that have this saving on average in 4 KiB chunks and vary like units of real data:
+    /// many hardly compress, zstd saves more than LZ4, and larger chunks save more than smaller
+    /// ones. Above 80 %, an increasing number of units consists of 16 fresh bytes and then zeroes.
     Spread(Saving),
-    /// Statistically similar to profiled data, including fills and duplicates.
+    /// Data that is statistically similar to profiled data, including fills and duplicates.
     Like(Profile),
-    /// These bytes repeated, from a different offset in each stream.
+    /// These bytes, repeated from a different offset in each stream.
     Replay(Arc<[u8]>),
-    /// Records as IOzone writes them with this percentage for `-+w`, `-+y` and `-+C`; each unit is
-    /// a record.
+    /// Records as written by IOzone with this percentage for `-+w`, `-+y` and `-+C`; each unit is a
+    /// record.
     Iozone(IozoneLayout, Saving),
 }
 
@@ -41,20 +41,20 @@ pub struct PayloadOptions {
     pub kind: Kind,
     /// Payloads with different seeds have no units in common.
     pub seed: u64,
-    /// The share of units that repeat an earlier unit of the stream, below 100 %; at most 99 % of
-    /// units that are not fills. Units of spread and like data repeat in windows of 64 KiB, so that
-    /// chunks keep their savings.
+    /// Share of units that repeat an earlier unit of the stream: below 100 %, and at most 99 % of
+    /// units that are not fills. Spread and like data repeats in windows of 64 KiB, so that chunks
+    /// retain their savings.
     pub duplicates: Saving,
-    /// The codec for which exact and spread data are calibrated.
+    /// The codec used to calibrate exact and spread data.
     pub codec: Codec,
-    /// Bytes of a unit: a power of two from 512 to 4096; up to 16 MiB for IOzone's records. Always
-    /// 4096 for spread and like data.
+    /// Unit size in bytes: a power of two from 512 to 4096; up to 16 MiB for IOzone's records.
+    /// Always 4096 for spread and like data.
     pub unit_bytes: usize,
 }
 
 impl PayloadOptions {
-    /// Returns units of 4 KiB with seed 1, calibrated for LZ4, without duplicates; [`Kind::Like`]
-    /// has the duplicates of its profile.
+    /// Returns options for 4 KiB units with seed 1, calibrated for LZ4, without duplicates.
+    /// [`Kind::Like`] has the duplicates of its profile.
     pub fn new(kind: Kind) -> Self {
         let duplicates = match &kind {
             Kind::Like(profile) => profile.duplicates(),

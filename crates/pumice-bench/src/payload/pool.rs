@@ -1,24 +1,25 @@
-//! Fresh bytes at the speed of copying: a pool of random bytes, XORed with keys.
+//! Fresh random bytes at the speed of copying: a pool of random bytes, XORed with keys.
 //!
-//! The pool fits into the second-level cache. Every window of a stream (64 KiB) has a key of 32
-//! bytes that no other window of the stream has. No codec therefore finds the same bytes twice,
-//! even though the pool is reused, and no stamps are needed: any 32 fresh bytes identify their
-//! window. Within a window every unit has its own offset in the pool.
+//! The pool fits into the second-level cache. Each window of a stream (64 KiB) has a 32-byte key
+//! that is unique within the stream. No codec therefore finds the same bytes twice, although the
+//! pool is reused, and no stamps are needed: any 32 fresh bytes identify their window. Each unit of
+//! a window has its own offset in the pool.
 
 use pumice_drive::base::seed::random;
 use rand_xoshiro::rand_core::Rng;
 
-/// Bytes of a window: the largest chunk for which data is calibrated, and the reach of LZ4.
+/// Window size in bytes: the largest chunk size for which data is calibrated, and the match window
+/// of LZ4.
 pub const WINDOW_BYTES: usize = 64 << 10;
 
-/// Bytes of a pool: a quarter of a common second-level cache. A larger pool has no advantage, as
-/// the key changes with every window.
+/// Pool size in bytes: a quarter of a common second-level cache. A larger pool has no advantage,
+/// because the key changes with every window.
 const POOL_BYTES: usize = 4 * WINDOW_BYTES;
 
-/// Period of a key in bytes. Copies at distances that are multiples of it remain copies.
+/// Period of a key in bytes. Copies at distances that are multiples of the period remain copies.
 pub(super) const KEY_BYTES: usize = 32;
 
-/// Value with which a window's bytes are XORed.
+/// A value XORed with the bytes of a window.
 pub(super) type Key = [u64; KEY_BYTES / 8];
 
 /// Returns one step of SplitMix64 as a function: a bijection without visible structure.
@@ -31,8 +32,8 @@ pub(super) fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns the key with a number. Different numbers with the same `base` never share their first
-/// word.
+/// Returns the key with this number. Keys with different numbers and the same `base` never share
+/// their first word.
 pub(super) fn key(base: u64, number: u64) -> Key {
     let first = mix(base ^ mix(number));
     let mut key = [first; KEY_BYTES / 8];
@@ -65,18 +66,18 @@ pub(super) fn copy_keyed(target: &mut [u8], source: &[u8], key: &Key) {
     }
 }
 
-/// Random bytes from which all fresh bytes of a stream derive.
+/// Random bytes from which all fresh bytes of a stream are derived.
 pub(super) struct Pool(Vec<u8>);
 
 impl Pool {
-    /// Returns the pool of a seed.
+    /// Returns the pool for a seed.
     pub(super) fn new(seed: u64) -> Self {
         let mut bytes = vec![0; POOL_BYTES];
         random(seed).fill_bytes(&mut bytes);
         Self(bytes)
     }
 
-    /// Fills `target` with fresh bytes of a window, from `offset` within it.
+    /// Fills `target` with fresh bytes of a window, starting at `offset` within the window.
     ///
     /// # Panics
     /// If `target` extends beyond the window.

@@ -1,12 +1,13 @@
 //! A profile: the statistics of real data that a generator needs, without any of its bytes.
 //!
-//! A profile is a list of windows (64 KiB) of the data. It holds, for each unit (4 KiB), the
-//! savings of LZ4 and zstd:1, their savings of the whole window in chunks of 16 and 64 KiB, and the
-//! share of units that occur more than once. Windows preserve correlations: the distribution of
-//! savings, the similarity of adjacent units and the gain of larger chunks.
+//! A profile is a list of windows (64 KiB) of the data. For each window, it contains the savings of
+//! LZ4 and zstd:1 for each unit (4 KiB), and their savings for the whole window in chunks of 16 and
+//! 64 KiB. It also contains the share of units that occur more than once. Windows preserve
+//! correlations: the distribution of savings, the similarity of adjacent units and the gain of
+//! larger chunks.
 //!
-//! As a file it is JSON with each window as a line of hexadecimal digits; see [`WindowProfile`]. A
-//! profile from outside is checked and bounded before it is used.
+//! The file format is JSON with each window as a line of hexadecimal digits; see [`WindowProfile`].
+//! A profile from an untrusted source is checked and its size limited before it is used.
 
 use std::fmt::Write;
 
@@ -18,29 +19,30 @@ use super::saving::Saving;
 use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
-/// Bytes of the smallest piece in a profile, a logical block.
+/// Size of the smallest piece in a profile in bytes: a logical block.
 pub const UNIT_BYTES: usize = 4096;
 
-/// Units of a window.
+/// Number of units in a window.
 pub(super) const UNITS: usize = WINDOW_BYTES / UNIT_BYTES;
 
-/// Bytes of the chunks between a unit and a window.
+/// Size of the chunks between a unit and a window, in bytes.
 const MIDDLE_BYTES: usize = 16 << 10;
 
-/// Maximum number of windows: 128 MiB, whose mean is within half a percentage point of the mean of
-/// data with a deviation of 25 points.
+/// Maximum number of windows. They cover 128 MiB, whose mean is within half a percentage point of
+/// the true mean if the data has a deviation of 25 points.
 pub(super) const PROFILE_WINDOWS_MAX: usize = 2048;
 
-/// Maximum size of a profile file in bytes; the largest file this program writes has a sixth of it.
+/// Maximum size of a profile file in bytes. The largest file that this program writes has a sixth
+/// of this size.
 pub(crate) const PROFILE_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Number that stands for a saving of 100 % in the file.
+/// Number that represents a saving of 100 % in the file.
 const STEPS: f64 = 250.0;
 
-/// Number that stands for a unit of one repeated byte.
+/// Number that represents a unit of one repeated byte.
 const FILL: u8 = 255;
 
 /// The codecs of a profile.
@@ -53,10 +55,10 @@ pub(super) struct Savings {
     pub(super) zstd: f64,
 }
 
-/// One window. In the file it has 72 hexadecimal digits, two per number, in this order: LZ4 of each
-/// unit; zstd:1 of each unit; LZ4, then zstd:1, of the window in chunks of 16 KiB; both also in
-/// chunks of 64 KiB. The numbers count 250ths; 255 for LZ4 of a unit means that the unit is one
-/// repeated byte.
+/// One window. In the file it has 72 hexadecimal digits, two per number, in this order: LZ4 for
+/// each unit; zstd:1 for each unit; LZ4 and then zstd:1 for the window in chunks of 16 KiB; both
+/// again in chunks of 64 KiB. The numbers are in units of 1/250. The value 255 for LZ4 of a unit
+/// means that the unit is one repeated byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct WindowProfile {
     /// `None` for a unit of one repeated byte.
@@ -75,37 +77,37 @@ pub struct Profile {
     source_bytes: u64,
 }
 
-/// The file format.
+/// The structure of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     pumice_profile: u32,
-    /// Bytes of the data.
+    /// Size of the data in bytes.
     source_bytes: u64,
-    /// Units that occurred before, without fills, in percent of all units.
+    /// Repeated units, excluding fills, in percent of all units.
     duplicate_percent: f64,
     windows: Vec<String>,
 }
 
 impl Profile {
-    /// Returns a profile of these windows.
+    /// Returns a profile that consists of these windows.
     pub(super) fn new(windows: Vec<WindowProfile>, duplicates: Saving, source_bytes: u64) -> Self {
         Self { windows, duplicates, source_bytes }
     }
 
-    /// Returns the share of units that occurred before.
+    /// Returns the share of units that repeat an earlier one.
     pub fn duplicates(&self) -> Saving {
         self.duplicates
     }
 
-    /// Returns the share of units of one repeated byte.
+    /// Returns the share of units that consist of one repeated byte.
     pub fn fills(&self) -> Saving {
         let units = self.windows.iter().flat_map(|window| window.units);
         let fills = units.filter(Option::is_none).count() as f64;
         Saving::from_fraction(fills / (self.windows.len() * UNITS) as f64)
     }
 
-    /// Returns the savings of LZ4 and zstd:1 in chunks of 4 KiB; fills count as fully saved.
+    /// Returns the savings of LZ4 and zstd:1 in 4 KiB chunks; fills count as fully saved.
     pub fn saved(&self) -> [Saving; 2] {
         let means: Vec<Savings> = self.windows.iter().map(WindowProfile::mean).collect();
         let count = means.len() as f64;
@@ -114,8 +116,8 @@ impl Profile {
         [lz4, zstd].map(Saving::from_fraction)
     }
 
-    /// Returns the saving of each measured unit (4 KiB) in the order of the data; a fill saves
-    /// everything. Every zstd level counts as zstd:1; no codec saves nothing.
+    /// Returns the saving of each measured unit (4 KiB) in data order. A fill has a saving of 100
+    /// %. Every zstd level is treated as zstd:1. Without a codec there is no saving.
     pub fn unit_savings(&self, codec: Codec) -> Vec<Saving> {
         let of = |unit: Option<Savings>| match (codec, unit) {
             (Codec::None, _) => 0.0,
@@ -217,7 +219,7 @@ impl WindowProfile {
         Some(Self { units, middle, whole })
     }
 
-    /// Returns the means over the units; fills count as fully saved.
+    /// Returns the mean savings of the units; fills count as fully saved.
     pub(super) fn mean(&self) -> Savings {
         let full = Savings { lz4: 1.0, zstd: 1.0 };
         let units = self.units.map(|unit| unit.unwrap_or(full));
@@ -254,15 +256,15 @@ impl Profiling {
         }
     }
 
-    /// Returns the profile of `source_bytes` of data with this share of duplicates; `None` without
-    /// a window.
+    /// Returns the profile of `source_bytes` of data with this share of duplicates; `None` if no
+    /// window was added.
     pub fn finish(self, duplicates: Saving, source_bytes: u64) -> Option<Profile> {
         let any = !self.windows.is_empty();
         any.then(|| Profile::new(self.windows, duplicates, source_bytes))
     }
 }
 
-/// Measures windows.
+/// Measures single windows.
 pub(super) struct WindowMeter([Meter; 2]);
 
 impl WindowMeter {

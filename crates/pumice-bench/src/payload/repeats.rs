@@ -1,9 +1,9 @@
-//! The share of data that occurs more than once.
+//! Measures the share of data that occurs more than once.
 //!
-//! Stores only hashes, and only hashes that end in enough zero bits to fit a limit: an unbiased
-//! sample of the distinct contents, with all their repetitions. With `k` stored contents, the
-//! relative error of the share is about `1 / sqrt(k)` (one standard deviation) if contents repeat
-//! about equally often.
+//! Only hashes are stored, and only those that end in enough zero bits to stay within a size limit.
+//! They are an unbiased sample of the distinct contents, with all their repetitions. With `k`
+//! stored contents, the relative error of the share is about `1 / sqrt(k)` (one standard deviation)
+//! if contents repeat about equally often.
 //!
 //! Source of the method: Gibbons, "Distinct Sampling for Highly-Accurate Answers to Distinct Values
 //! Queries and Event Reports", 2001.
@@ -66,7 +66,7 @@ impl Repeats {
         }
     }
 
-    /// Returns the share of units that had been seen before, without fills.
+    /// Returns the share of units that repeat an earlier one, excluding fills.
     pub fn again(&self) -> Saving {
         let times: u64 = self.times.values().sum();
         let again = Saving::of(times, self.times.len() as u64);
@@ -95,7 +95,7 @@ impl Repeats {
     }
 }
 
-/// Returns the hash of a unit; `None` for one repeated byte.
+/// Returns the hash of a unit; `None` if the unit is one repeated byte.
 pub fn hash(unit: &[u8]) -> Option<u64> {
     match pumice_drive::codec::fill_byte(unit) {
         Some(_) => None,
@@ -105,8 +105,7 @@ pub fn hash(unit: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the share is right, even when few contents are remembered, and for any order of
-    //! merging.
+    //! Goal: the share is correct even if only few contents are stored, and for any merge order.
 
     use super::*;
 
@@ -116,7 +115,7 @@ mod tests {
 
     #[test]
     fn parts_together_are_the_whole() {
-        // 30,000 units, each content twice, and a quarter of fills on top.
+        // 30,000 units, with each content occurring twice, and in addition a quarter of fills.
         let mut whole = Repeats::new(1000);
         let mut parts = [Repeats::new(1000), Repeats::new(1000), Repeats::new(1000)];
         for number in 0..40_000u64 {

@@ -1,7 +1,7 @@
 //! The share of space that compression saves, as a type.
 //!
-//! Tools use "50 % compressible" for three quantities: saved, stored, and a ratio. A [`Saving`]
-//! prints all three and is parsed only with its percent sign.
+//! Tools use "50 % compressible" for three quantities: the saved fraction, the stored fraction, and
+//! a ratio. A [`Saving`] prints all three and is parsed only with its percent sign.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,19 +9,20 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The fraction of space that is saved, in 0..=1: 0.25 means that 3/4 are stored. JSON has all
-/// three quantities.
+/// The saved fraction of space, in 0..=1: 0.25 means that 3/4 are stored. JSON has all three
+/// quantities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, JsonSchema)]
 #[serde(into = "Quantities")]
 pub struct Saving(f64);
 
 #[derive(Serialize, JsonSchema)]
 struct Quantities {
-    /// Share of the space that is saved, in percent.
+    /// Saved share of the space, in percent.
     saved_percent: f64,
-    /// Stored bytes over bytes, 0 to 1.
+    /// Stored bytes divided by original bytes, 0 to 1.
     stored_fraction: f64,
-    /// Bytes over stored bytes; `None` if nothing is stored, as JSON has no infinity.
+    /// Original bytes divided by stored bytes; `None` if nothing is stored, because JSON has no
+    /// infinity.
     ratio: Option<f64>,
 }
 
@@ -29,17 +30,17 @@ impl Saving {
     /// No saving.
     pub const NONE: Self = Self(0.0);
 
-    /// Returns a saving from a fraction, clamped to 0..=1; NaN becomes 0.
+    /// Returns the saving for a fraction, clamped to 0..=1; NaN becomes 0.
     pub fn from_fraction(fraction: f64) -> Self {
         Self(if fraction > 0.0 { fraction.min(1.0) } else { 0.0 })
     }
 
-    /// Returns the saving if `bytes` are stored in `stored_bytes`; no bytes save nothing.
+    /// Returns the saving if `bytes` are stored in `stored_bytes`; 0 bytes have no saving.
     pub fn of(bytes: u64, stored_bytes: u64) -> Self {
         Self::from_fraction(1.0 - stored_bytes as f64 / bytes as f64)
     }
 
-    /// Returns the fraction saved, in 0..=1.
+    /// Returns the saved fraction, in 0..=1.
     pub fn fraction(self) -> f64 {
         self.0
     }
@@ -49,17 +50,17 @@ impl Saving {
         self.0 * 100.0
     }
 
-    /// Returns the fraction stored, in 0..=1.
+    /// Returns the stored fraction, in 0..=1.
     pub fn stored_fraction(self) -> f64 {
         1.0 - self.0
     }
 
-    /// Returns bytes per stored byte, at least 1; infinite if nothing is stored.
+    /// Returns the ratio of original to stored bytes, at least 1; infinite if nothing is stored.
     pub fn ratio(self) -> f64 {
         1.0 / (1.0 - self.0)
     }
 
-    /// Returns the distance to another saving in percentage points.
+    /// Returns the absolute difference from another saving in percentage points.
     pub fn points_from(self, other: Self) -> f64 {
         (self.0 - other.0).abs() * 100.0
     }
@@ -102,7 +103,7 @@ impl From<Saving> for Quantities {
 }
 
 impl<'de> Deserialize<'de> for Saving {
-    /// Deserialises the first of the three quantities; the others follow from it.
+    /// Deserialises the first of the three quantities; the others are derived from it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Parts {

@@ -1,9 +1,9 @@
 //! A synthetic profile that behaves like real data with a given saving.
 //!
-//! On 1 GiB of a system's files LZ4 saves 40 % in chunks of 4 KiB with a deviation of 25 points; 14
-//! % of the chunks save less than 5 %, 1.5 % more than 90 %; zstd:1 saves 12 points more; 16 KiB
-//! save 4 points more, 64 KiB 7. The numbers below reproduce this at 40 % and scale to other
-//! savings; the scaling is a guess.
+//! On 1 GiB of a system's files, LZ4 saves 40 % in 4 KiB chunks with a deviation of 25 points; 14 %
+//! of the chunks save less than 5 %, and 1.5 % save more than 90 %. zstd:1 saves 12 points more;
+//! chunks of 16 KiB save 4 points more, and chunks of 64 KiB 7 points more. The numbers below
+//! reproduce this at 40 % and scale to other savings. The scaling is a guess.
 
 use std::sync::Arc;
 
@@ -18,47 +18,51 @@ use crate::error::{Error, Result};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::codec::Codec;
 
-/// Windows: each represents 0.2 % of the data.
+/// Number of windows. Each represents 0.2 % of the data.
 const WINDOWS: usize = 512;
 
-/// Share of windows that save almost nothing, at a mean of 40 %.
+/// Share of windows with almost no saving, at a mean of 40 %.
 const FLAT_SHARE: f64 = 0.12;
 
-/// Mean from which some windows are zeroes except for a few fresh bytes in each unit, and their
-/// share at a mean of 100 %. Means above the savings of codecs on most data are not possible
-/// otherwise.
+/// The mean above which some windows are zeroes except for a few fresh bytes in each unit, and the
+/// share of these windows at a mean of 100 %. Without them, means that exceed the savings of codecs
+/// on most data are not possible.
 const FILLS_FROM: f64 = 0.8;
 const FILLS_SHARE: f64 = 0.9;
 
-/// Variation between windows and between units of a window: standard deviations of the log-odds.
+/// Variation between windows, and between the units of a window: standard deviations of the
+/// log-odds.
 const WINDOW_SPREAD: f64 = 1.0;
 const UNIT_SPREAD: f64 = 0.35;
 
-/// Size with zstd:1 relative to LZ4, from and to, for units with at least this LZ4 saving. Where
-/// LZ4 saves less, zstd gains proportionally less: such data is mostly compressed already.
+/// Range of the zstd:1 size relative to the LZ4 size, for units with at least this LZ4 saving. With
+/// smaller LZ4 savings, the gain of zstd decreases proportionally, because such data is mostly
+/// compressed already.
 const ZSTD_STORES: (f64, f64) = (0.60, 0.92);
 const ZSTD_GAINS_FROM: f64 = 0.25;
 
-/// Gain of chunks of 16 KiB over 4 KiB, and of 64 KiB over 16 KiB, at a saving of 50 %.
+/// Gain of 16 KiB chunks over 4 KiB, and of 64 KiB chunks over 16 KiB, at a saving of 50 %.
 const GAIN_16: f64 = 0.045;
 const GAIN_64: f64 = 0.026;
 
-/// Trials to calibrate the mean of spread data; the third rarely changes anything.
+/// Number of trials for calibrating the mean of spread data. The third rarely changes anything.
 const SPREAD_TRIALS: usize = 4;
 
-/// Units of all windows of a spread; each trial measures one in three of them.
+/// Number of units in all windows of a spread. Each trial measures one in three of them.
 const SPREAD_TRIAL_UNITS: u64 = 512 * 16;
 const SPREAD_TRIAL_STEP: usize = 3;
 
-/// Error in percentage points at which the trials end, and above which the best one is refused.
+/// Error in percentage points below which the trials stop, and error above which the best trial is
+/// refused.
 const SPREAD_MISS_POINTS: f64 = 0.1;
 const SPREAD_MISS_POINTS_MAX: f64 = 0.5;
 
-/// Returns a spread with the right mean for `codec`. The profile is fitted for LZ4 and no texture
+/// Returns a spread with the correct mean for `codec`. The profile is fitted for LZ4 and no texture
 /// fits exactly, so each trial corrects the requested saving by the measured error.
 ///
 /// # Errors
-/// [`Error::Invalid`] if distinct units cannot save that much, or that little, with this codec.
+/// [`Error::Invalid`] if distinct units cannot reach a saving that large or that small with this
+/// codec.
 pub(super) fn calibrated(saved: Saving, codec: Codec, seed: u64) -> Result<Weave> {
     let mut wanted = saved;
     let mut best: Option<(f64, Saving, Weave)> = None;
@@ -93,9 +97,9 @@ pub(super) fn calibrated(saved: Saving, codec: Codec, seed: u64) -> Result<Weave
     Ok(weave)
 }
 
-/// Returns a profile whose units save `saved` on average with LZ4.
+/// Returns a profile whose units have an average saving of `saved` with LZ4.
 pub(super) fn profile(saved: Saving) -> Profile {
-    // The windows do not depend on the seed: seeds determine only the bytes.
+    // The windows do not depend on the seed, which determines only the bytes.
     let mean = saved.fraction();
     let flat = FLAT_SHARE * ((1.0 - mean) / 0.6).min(1.0);
     let fills = FILLS_SHARE * ((mean - FILLS_FROM) / (1.0 - FILLS_FROM)).max(0.0);
@@ -112,14 +116,14 @@ fn mean_of(windows: &[WindowProfile]) -> f64 {
     windows.iter().map(|window| window.mean().lz4).sum::<f64>() / windows.len() as f64
 }
 
-/// Returns windows: a share `flat` of them saves almost nothing, `fills` are zeroes, the rest lies
-/// around `center`.
+/// Returns windows: the share `flat` saves almost nothing, the share `fills` is zeroes, and the
+/// rest is spread around `center`.
 fn windows(center: f64, flat: f64, fills: f64) -> Vec<WindowProfile> {
     let mut random = random(1);
     let one = |index| {
         let rank = (index as f64 + 0.5) / WINDOWS as f64;
         if rank < flat {
-            // Already compressed: the centre of the log-odds is at 1 %.
+            // Already compressed data: the centre of the log-odds is at 1 %.
             return window(-4.6, 1.0, &mut random);
         }
         if rank > 1.0 - fills {
@@ -157,7 +161,7 @@ fn fraction(random: &mut Random) -> f64 {
     ((random.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
-/// Returns the normal distribution's quantile to about 0.0005.
+/// Returns the quantile of the normal distribution, accurate to about 0.0005.
 ///
 /// Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.2.23.
 fn normal_quantile(probability: f64) -> f64 {

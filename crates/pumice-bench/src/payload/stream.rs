@@ -1,4 +1,4 @@
-//! Prepared payloads and the streams of their units.
+//! Prepared payloads, and the streams of their units.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::error::Result;
 /// Distances between a repetition and its original, in groups of units.
 const REPEAT_DISTANCES: [u64; 12] = [34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584, 4181, 6765];
 
-/// Maximum share of groups that repeat others.
+/// Maximum share of groups that are repetitions.
 const REPEATED_MAX: f64 = 0.99;
 
-/// Data of one kind, ready to be generated. Cheap to clone; may be shared between threads.
+/// Data of one kind, ready for generation. It is cheap to clone and may be shared between threads.
 #[derive(Clone)]
 pub struct Payload(Arc<Shared>);
 
@@ -35,8 +35,8 @@ enum Source {
 }
 
 impl Payload {
-    /// Prepares a payload: draws random numbers and calibrates. Takes some hundredths of a second
-    /// and up to 4 MiB of memory.
+    /// Prepares a payload: draws random numbers and calibrates. This takes some hundredths of a
+    /// second and up to 4 MiB of memory.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if a size or share is out of range, there is no
@@ -73,7 +73,7 @@ impl Payload {
         Ok(Self(Arc::new(Shared { source, seed, repeats, group_units, unit_bytes })))
     }
 
-    /// Returns a stream of units, for example for one thread of a load. Streams with different
+    /// Returns a stream of units, for example for one thread of a workload. Streams with different
     /// numbers have no units in common (except fills and replayed data).
     pub fn stream(&self, number: u64) -> Stream {
         let base = pool::mix(self.0.seed ^ pool::mix(number));
@@ -95,8 +95,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Fills `buffer` with the next units. If `buffer` ends within a unit, the rest of that unit is
-    /// skipped.
+    /// Fills `buffer` with the next units. If `buffer` ends within a unit, the remainder of that
+    /// unit is skipped.
     pub fn fill(&mut self, buffer: &mut [u8]) {
         self.fill_at(self.next, buffer);
         self.next += buffer.len().div_ceil(self.shared.unit_bytes) as u64;
@@ -107,7 +107,8 @@ impl Stream {
         self.next
     }
 
-    /// Fills `buffer` with the units from number `unit` on, independently of the stream's position.
+    /// Fills `buffer` with units, starting at number `unit`, independently of the stream's
+    /// position.
     pub(crate) fn fill_at(&self, unit: u64, buffer: &mut [u8]) {
         for (number, target) in (unit..).zip(buffer.chunks_mut(self.shared.unit_bytes)) {
             self.fill_unit(self.content_unit(number), target);
@@ -132,12 +133,12 @@ impl Stream {
         }
     }
 
-    /// Returns the unit that has the content of `unit`: `unit` itself, or an earlier unit that it
+    /// Returns the unit whose contents `unit` has: `unit` itself, or an earlier unit that it
     /// repeats.
     ///
-    /// Distances between repetitions are Fibonacci numbers of groups: windows that are woven in
-    /// steps of the golden section save nearly the same amount at such distances, so the mix stays
-    /// right at any share of repetitions. The distances are also too long for chunks of 64 KiB to
+    /// Distances between repetitions are Fibonacci numbers of groups. Windows that are visited in
+    /// steps of the golden section have nearly the same saving at such distances, so the mix stays
+    /// correct at any share of repetitions. The distances are also too long for 64 KiB chunks to
     /// compress the repetitions.
     fn content_unit(&self, unit: u64) -> u64 {
         let Shared { repeats, group_units, unit_bytes, .. } = *self.shared;

@@ -1,10 +1,10 @@
-//! A library of units that are as hard to compress as pieces of real data.
+//! A library of units whose compressibility matches pieces of real data.
 //!
-//! A texture is one unit (4 KiB) of literals and copies. The share and the length of copies
+//! A texture is one unit (4 KiB) of literals and copies. The share and the length of the copies
 //! determine the saving of LZ4; the entropy of the literals determines the additional saving of an
-//! entropy coder. Copies lie at multiples of the key length, and the low bits of literals are
-//! uniform, so a texture XORed with a key within those bits is new data with the same statistics.
-//! The savings of each texture are measured once, when the library is created.
+//! entropy coder. Copies have distances that are multiples of the key length, and the low bits of
+//! literals are uniform, so a texture XORed with a key within those bits is new data with the same
+//! statistics. The savings of each texture are measured once, when the library is created.
 
 use rand_xoshiro::rand_core::Rng;
 
@@ -14,24 +14,24 @@ use super::profile::{Savings, UNIT_BYTES};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::codec::Codec;
 
-/// Bits of entropy of a literal byte.
+/// Entropies of a literal byte, in bits.
 const LITERAL_BITS: [f64; 13] = [8.0, 7.5, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0];
 
-/// Steps of the share of copies for each entropy.
+/// Number of copy densities for each entropy.
 const DENSITIES: usize = 44;
 
-/// Uniform low bits of a literal where its entropy allows: eight in a row are enough for keys that
-/// never collide.
+/// Uniform low bits of a literal, if its entropy allows them. Eight such literals in a row suffice
+/// for keys that never collide.
 const UNIFORM_BITS: u32 = 4;
 
-/// Groups of byte values above the uniform bits.
+/// Number of groups of byte values above the uniform bits.
 const GROUPS: usize = 16;
 
 /// Minimum length of a copy in bytes, as in LZ4.
 const COPY_BYTES_MIN: usize = 4;
 
-/// Maximum distance of copies, in keys. Short, so that little is lost if only the second half of a
-/// texture is used.
+/// Maximum distance of copies, in keys. It is short, so that little is lost if only the second half
+/// of a texture is used.
 const DISTANCE_KEYS_MAX: u64 = 4;
 
 /// Number of a texture in its library.
@@ -43,7 +43,7 @@ pub(super) struct Library {
     bytes: Vec<u8>,
     masks: Vec<u64>,
     savings: Vec<Savings>,
-    /// The nearest texture to each pair of savings in percent.
+    /// The nearest texture for each pair of savings in percent.
     nearest: Vec<TextureId>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Library {
 const PERCENTS: usize = 101;
 
 impl Library {
-    /// Returns the library of a seed.
+    /// Returns the library for a seed.
     pub(super) fn new(seed: u64) -> Self {
         let mut random = random(seed);
         let (bytes, masks, savings) = (Vec::new(), Vec::new(), Vec::new());
@@ -60,7 +60,7 @@ impl Library {
         for bits in LITERAL_BITS {
             let literals = Literals::new(bits);
             for step in 0..DENSITIES {
-                // Finer steps where nearly everything is a copy.
+                // The steps are finer if copies are nearly the whole unit.
                 let density = 1.0 - (1.0 - step as f64 / (DENSITIES - 1) as f64).powf(1.5);
                 let unit = weave(&literals, density, &mut random);
                 let [lz4, zstd] = meters.each_mut().map(|meter| meter.add(&unit).fraction());
@@ -77,7 +77,7 @@ impl Library {
         library
     }
 
-    /// Returns the texture nearest to these savings, to the percent.
+    /// Returns the texture nearest to these savings, which are rounded to one percent.
     pub(super) fn nearest(&self, wanted: Savings) -> TextureId {
         let [lz4, zstd] = [wanted.lz4, wanted.zstd].map(|part| (part * 100.0).round() as usize);
         self.nearest[lz4.min(PERCENTS - 1) * PERCENTS + zstd.min(PERCENTS - 1)]
@@ -111,10 +111,11 @@ impl Library {
     }
 }
 
-/// Bytes of a given entropy: uniform low bits, geometrically distributed groups above them.
+/// Bytes of a given entropy: the low bits are uniform, and the groups above them are geometrically
+/// distributed.
 struct Literals {
     uniform_bits: u32,
-    /// Probability that a group is at most this one.
+    /// Probability that a group is at most the group with this index.
     cumulative: [f64; GROUPS],
 }
 
@@ -123,7 +124,7 @@ impl Literals {
         let uniform_bits = UNIFORM_BITS.min(bits as u32);
         let group_bits = bits - f64::from(uniform_bits);
         let (mut low, mut high) = (0.0, 1.0);
-        // Entropy grows with the quotient of neighbouring groups: 50 bisections are exact.
+        // Entropy grows with the ratio between neighbouring groups; 50 bisections are exact.
         for _ in 0..50 {
             let middle = (low + high) / 2.0;
             let fits = entropy(&geometric(middle)) < group_bits;
@@ -146,7 +147,7 @@ impl Literals {
     }
 
     fn mask(&self) -> u64 {
-        // Full entropy has no groups that a key would have to preserve.
+        // At full entropy, there are no groups for a key to preserve.
         let full = self.cumulative[0] < 1.1 / GROUPS as f64;
         if full { u64::MAX } else { ((1 << self.uniform_bits) - 1) * 0x0101_0101_0101_0101 }
     }
@@ -167,8 +168,9 @@ fn entropy(probabilities: &[f64]) -> f64 {
 
 /// Returns one unit in which about `density` of the bytes are copies.
 ///
-/// Few copies are short and many copies are long, as in real data: 8 bytes on average up to 50
-/// where half of the bytes are copies, and hundreds at the end.
+/// If there are few copies, they are short; if there are many, they are long, as in real data. They
+/// have 8 bytes on average at low densities, up to 50 if half of the bytes are copies, and hundreds
+/// at the end.
 fn weave(literals: &Literals, density: f64, random: &mut Random) -> Vec<u8> {
     let mut unit: Vec<u8> = Vec::with_capacity(UNIT_BYTES);
     let copy_mean = (8.0 + 12.0 * density) / (1.002 - density * density);
@@ -178,7 +180,7 @@ fn weave(literals: &Literals, density: f64, random: &mut Random) -> Vec<u8> {
         for _ in 0..run.min(UNIT_BYTES - unit.len()) {
             unit.push(literals.draw(random));
         }
-        // Copies need at least one key length of literals before them.
+        // Copies need literals of at least one key length before them.
         let keys = (unit.len() / KEY_BYTES) as u64;
         if keys == 0 || density == 0.0 {
             continue;

@@ -1,17 +1,17 @@
-//! Data that is statistically similar to a profile's data.
+//! Generates data that is statistically similar to a profile's data.
 //!
-//! Each window of the output represents a window of the profile, unit by unit: the texture that is
-//! as hard to compress as that unit, XORed with a key of its own. The gain of larger chunks comes
-//! from pieces that several units of a window share:
+//! Each window of the output represents a window of the profile, unit by unit: each unit is the
+//! texture with the most similar compressibility, XORed with a separate key. The gain of larger
+//! chunks results from pieces that several units of a window share:
 //!
 //! ```text
 //! unit   | shared at a distance of 16 KiB and more | shared within 16 KiB | its own |
 //!          found in chunks of 64 KiB                 and of 16 KiB
 //! ```
 //!
-//! The windows are ordered so that any part of the output, however short, has the profile's mix:
-//! sorted by saving and visited in steps of the golden section, in a different order for each
-//! stream. The order is therefore less random than in real data.
+//! The windows are ordered so that any part of the output, however short, has the mix of the
+//! profile: they are sorted by saving and visited in steps of the golden section, in a different
+//! order for each stream. The order is therefore less random than in real data.
 
 use std::sync::Arc;
 
@@ -19,28 +19,29 @@ use super::pool::{KEY_BYTES, Key, copy_keyed, key, mix};
 use super::profile::{Profile, Savings, UNIT_BYTES, UNITS, WindowProfile};
 use super::texture::{Library, TextureId};
 
-/// Units of 16 KiB.
+/// Number of units in 16 KiB.
 const QUAD: usize = 4;
 
 /// Maximum size of each of the two shared pieces, in bytes.
 const SHARED_BYTES_MAX: usize = UNIT_BYTES / 2 - 256;
 
-/// Maximum difference in saving of units that share pieces, so that another unit's piece hardly
-/// changes the saving.
+/// Maximum difference in saving between units that share pieces, so that a piece of another unit
+/// hardly changes the saving.
 const ALIKE: f64 = 0.2;
 
 /// Bytes at the beginning of a piece that save nothing because their originals are missing: about
-/// half of the copy distance.
+/// half the copy distance.
 const SEAM_BYTES: f64 = 60.0;
 
-/// Fresh bytes of a unit that is otherwise zeroes: enough that no two units of a drive are equal.
+/// Number of fresh bytes in a unit that is otherwise zeroes: enough to make all units of a drive
+/// distinct.
 const STAMP_BYTES: usize = 16;
 const _: () = assert!(STAMP_BYTES <= KEY_BYTES);
 
 /// The plan for generating a window.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// Textures of the units; `None` for zeroes, which may begin with fresh bytes.
+    /// Textures of the units; `None` for a unit of zeroes, which may begin with fresh bytes.
     own: [Option<TextureId>; UNITS],
     shares: [bool; UNITS],
     shared: TextureId,
@@ -68,12 +69,13 @@ impl Weave {
         Self { library, plans, step, stamp_bytes: 0, fills: profile.fills().fraction() }
     }
 
-    /// Makes units that are fills in the profile begin with fresh bytes, so that no two are equal.
+    /// Adds fresh bytes to the start of units that are fills in the profile, so that all units are
+    /// distinct.
     pub(super) fn with_stamps(self) -> Self {
         Self { stamp_bytes: STAMP_BYTES, fills: 0.0, ..self }
     }
 
-    /// Returns the share of units that are all zeroes.
+    /// Returns the share of units that consist only of zeroes.
     pub(super) fn fills(&self) -> f64 {
         self.fills
     }
@@ -86,8 +88,8 @@ impl Weave {
         let start = mix(base) % count;
         let place = (start + (window % count) * self.step) % count;
         let plan = &self.plans[place as usize];
-        // Every window has 32 key numbers: one for each of its units, four for pieces shared far
-        // and four for pieces shared near.
+        // Every window has 32 key numbers: one for each unit, four for pieces with distant sharing
+        // and four for pieces with near sharing.
         let key_at = |number: usize| key(base, window * 2 * UNITS as u64 + number as u64);
         let Some(own) = plan.own[index] else {
             let (stamp, zeroes) = target.split_at_mut(self.stamp_bytes.min(target.len()));
@@ -117,7 +119,7 @@ impl Weave {
     }
 }
 
-/// Returns the step nearest to the golden section of `count` that visits all of them.
+/// Returns the step nearest to the golden section of `count` that visits all numbers.
 fn golden_step(count: u64) -> u64 {
     let wanted = (count as f64 * 0.618).round() as u64;
     let coprime = |step: &u64| {
@@ -135,7 +137,7 @@ fn plan(window: &WindowProfile, library: &Library) -> Plan {
     let shares = window.units.map(|unit| unit.is_some_and(|unit| is_alike(unit, mean)));
     let shared = library.nearest(mean);
     let gain = [window.middle.lz4 - window.mean().lz4, window.whole.lz4 - window.middle.lz4];
-    // A shared piece is stored once for four units instead of four times.
+    // A shared piece is stored once instead of four times.
     let sharing = shares.iter().filter(|shares| **shares).count() as f64 / UNITS as f64;
     let bytes = gain.map(|gain| {
         let stored = (1.0 - library.savings(shared).lz4) * sharing * 3.0 / 4.0;
@@ -169,7 +171,7 @@ fn is_alike(unit: Savings, mean: Savings) -> bool {
     (unit.lz4 - mean.lz4).abs() < ALIKE
 }
 
-/// Returns the mean of the units that are not fills and not far from the median.
+/// Returns the mean of the units that are neither fills nor far from the median.
 fn alike_mean(window: &WindowProfile) -> Savings {
     let mut units: Vec<Savings> = window.units.iter().flatten().copied().collect();
     if units.is_empty() {

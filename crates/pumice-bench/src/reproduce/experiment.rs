@@ -23,14 +23,14 @@ use crate::workload::Plan;
 use crate::workload::{Changes, Preset};
 use pumice_drive::base::near::nearest;
 
-/// Name and text of a file.
+/// Expands to the name and text of each file.
 macro_rules! experiments {
     ($($name:literal),* $(,)?) => {
         [$(($name, include_str!(concat!("experiments/", $name, ".toml")))),*]
     };
 }
 
-/// The experiments that come with the program.
+/// The experiments included in the program.
 pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
     "micro-center-iozone-4k",
     "micro-center-iozone-1m",
@@ -48,7 +48,7 @@ pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
     "hard-disk-iometer",
 ];
 
-/// The relation of a published cell to the profile.
+/// The relationship of a published cell to the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
@@ -56,15 +56,15 @@ pub enum Basis {
     Calibrated,
     /// No parameter was fitted to the cell.
     Predicted,
-    /// The cell shows an effect of the host.
+    /// The cell is dominated by an effect of the host.
     Host,
 }
 
 impl Basis {
-    /// All kinds, in the order of the summary.
+    /// All kinds, in summary order.
     pub const ALL: [Self; 3] = [Self::Calibrated, Self::Predicted, Self::Host];
 
-    /// Returns the name as it is printed.
+    /// Returns the printed name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Calibrated => "calibrated",
@@ -104,7 +104,7 @@ pub struct Published {
     pub deviation: Option<f64>,
     /// See [`Basis`].
     pub basis: Basis,
-    /// Remark on the cell; the explanation, if the cell shows an effect of the host.
+    /// Remark about the cell; the explanation, if the cell shows an effect of the host.
     pub why: Option<String>,
 }
 
@@ -118,9 +118,9 @@ pub struct Experiment {
     pub title: String,
     /// Author, publication and date.
     pub source: String,
-    /// The simulated conditions, and their scaling.
+    /// The simulated conditions, and how they were scaled.
     pub about: String,
-    /// Conditions of the host: see [`pumice_sim::system::SystemSpec::find`].
+    /// Settings of the host; see [`pumice_sim::system::SystemSpec::find`].
     #[serde(default)]
     pub conditions: String,
     preset: toml::Table,
@@ -133,7 +133,7 @@ impl Experiment {
     /// Parses an experiment.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for malformed text and for cells that name unknown tests or levels.
+    /// [`Error::Invalid`] for malformed text, or for cells that name unknown tests or levels.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let wrong = |what: String| Error::invalid(format!("{name}: {what}"));
         let experiment: Self =
@@ -155,10 +155,11 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Returns the experiments with a drive, or all for `all`, in the order of [`EXPERIMENTS`].
+    /// Returns the experiments on a drive, or all of them for `all`, in the order of
+    /// [`EXPERIMENTS`].
     ///
     /// # Errors
-    /// [`Error::NotFound`] with the known drives.
+    /// [`Error::NotFound`] with a list of the known drives.
     pub fn of_drive(drive: &str) -> Result<Vec<Self>> {
         let known = EXPERIMENTS.iter().map(|(name, text)| Self::parse(name, text));
         let known = known.collect::<Result<Vec<_>>>()?;
@@ -186,14 +187,15 @@ impl Experiment {
         }
     }
 
-    /// Makes the drive forget the parameters fitted to its own published results; those from other
-    /// drives and from its data sheet remain. An error then measures the prediction of a new drive.
+    /// Discards the parameters that were fitted to the drive's own published results. Parameters
+    /// from other drives and from its data sheet remain. The error then measures the prediction for
+    /// a new drive.
     pub fn leave_out(&mut self) {
         let join = if self.conditions.is_empty() { "" } else { "&" };
         self.conditions = format!("{}{join}without={}", self.conditions, self.drive);
     }
 
-    /// Returns the plan of a run.
+    /// Returns the plan for one run.
     ///
     /// # Errors
     /// The errors of presets.
@@ -205,7 +207,7 @@ impl Experiment {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every experiment can be run, on an existing drive, and mistakes are named.
+    //! Goal: every experiment can be run on an existing drive, and errors name the mistake.
     use super::*;
     use pumice_sim::system::SystemSpec;
 

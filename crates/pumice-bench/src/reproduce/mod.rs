@@ -1,12 +1,13 @@
-//! Published experiments, repeated on simulated drives and compared with the published numbers.
+//! Repeats published experiments on simulated drives and compares the results with the published
+//! numbers.
 //!
-//! * `experiment`: workloads and published numbers, from TOML files that come with the program.
+//! * `experiment`: workloads and published numbers, from TOML files included in the program.
 //! * `outcome`: the simulated numbers, with the error of each cell and of each group of cells.
 //!
-//! Published cells are of three kinds. *Calibrated*: parameters of the profile were fitted to the
-//! cell, so its error measures the fit. *Predicted*: no parameter was fitted, so its error measures
-//! the prediction. *Host*: the cell shows an effect of the machine around the drive, which no model
-//! of a drive explains; it is shown, but excluded from the means.
+//! There are three kinds of published cells. *Calibrated*: parameters of the profile were fitted to
+//! the cell, so its error measures the fit. *Predicted*: no parameter was fitted to the cell, so
+//! its error measures the prediction. *Host*: the cell shows an effect of the machine around the
+//! drive, which no model of a drive explains; it is shown but excluded from the means.
 
 mod experiment;
 mod outcome;
@@ -39,8 +40,8 @@ impl Sink for ProgressSink<'_, '_> {
     }
 }
 
-/// Runs an experiment `runs` times in virtual time, each time on a new drive and with another seed
-/// of addresses and data. Returns `None` if it was stopped.
+/// Runs an experiment `runs` times in virtual time, each time on a new drive and with a different
+/// seed for addresses and data. Returns `None` if it was stopped.
 ///
 /// # Errors
 /// The errors of the plan and of the drive.
@@ -74,7 +75,7 @@ fn once(
         about: experiment.about.clone(),
         plan: plan.clone(),
         destroy: false,
-        // No date, so that the same program produces the same outcome.
+        // The date is omitted, so that the same program produces the same output.
         begun_unix_s: 0,
     };
     let mut sink = ProgressSink { plan: &plan, progress };

@@ -1,4 +1,4 @@
-//! Published numbers compared with simulated ones.
+//! Compares published numbers with simulated ones.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,7 +20,8 @@ pub struct Outcome {
     pub test: String,
     /// Name of the level.
     pub data: String,
-    /// Compressibility according to the experiment, in percent; `None` if it states none.
+    /// Compressibility according to the experiment, in percent; `None` if the experiment does not
+    /// state it.
     pub compressibility_percent: Option<f64>,
     /// Unit of both numbers.
     pub unit: String,
@@ -28,15 +29,15 @@ pub struct Outcome {
     pub published: Option<f64>,
     /// Published standard deviation.
     pub published_deviation: Option<f64>,
-    /// Simulated number: the mean of its runs.
+    /// Simulated number: the mean of the runs.
     pub simulated: f64,
-    /// Standard deviation of the runs; `None` for one run.
+    /// Standard deviation of the runs; `None` for a single run.
     pub simulated_deviation: Option<f64>,
     /// (simulated - published) / published, in percent.
     pub error_percent: Option<f64>,
-    /// The relation of the cell to the profile.
+    /// The relationship of the cell to the profile.
     pub basis: Basis,
-    /// Remark on the cell.
+    /// Remark about the cell.
     pub why: Option<String>,
 }
 
@@ -51,22 +52,22 @@ pub struct Reproduced {
     pub source: String,
     /// The simulated conditions.
     pub about: String,
-    /// The target, as a target of the bench.
+    /// The target, in the bench's notation.
     pub target: String,
     /// Whether the drive compresses.
     pub compresses: bool,
-    /// The cost of parity over dies for the drive, by arithmetic; `None` without parity.
+    /// The cost of parity over dies for the drive, by calculation; `None` without parity.
     pub parity: Option<ParityFigures>,
     /// All cells.
     pub cells: Vec<Outcome>,
 }
 
-/// Errors of the cells of one drive, or of several.
+/// Errors of the cells of one drive, or of several drives.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DriveError {
-    /// Profile of the drive, or the common property of several.
+    /// Profile of the drive, or the common property of several drives.
     pub drive: String,
-    /// Number of cells with a published number, without effects of the host.
+    /// Number of cells with a published number, excluding effects of the host.
     pub cells: usize,
     /// Mean of the absolute errors, in percent.
     pub mean_percent: f64,
@@ -88,7 +89,8 @@ pub struct Group {
 }
 
 impl Outcome {
-    /// Returns every cell of an experiment from its runs, at least one.
+    /// Returns all cells of an experiment, calculated from its runs. There must be at least one
+    /// run.
     pub(super) fn all(experiment: &Experiment, runs: &[Results]) -> Result<Reproduced> {
         let cells = experiment.cells.iter().map(|cell| Self::of(cell, runs));
         Ok(Reproduced {
@@ -182,13 +184,13 @@ pub fn groups(all: &[Reproduced]) -> Vec<Group> {
     Basis::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Returns whether a target's drive compresses.
+/// Returns whether the drive of a target compresses.
 fn compresses(target: &str) -> Result<bool> {
     let spec = SystemSpec::find(target)?;
     Ok(matches!(spec.drive.design, SimDesign::Log(codec, _) if codec != Codec::None))
 }
 
-/// Returns the mean absolute error of each drive, then of the drives that compress, and of all
+/// Returns the mean absolute error of each drive, then of all drives that compress, and of all
 /// others.
 pub fn drives(all: &[Reproduced]) -> Vec<DriveError> {
     let mut names: Vec<&str> = all.iter().map(|one| one.drive.as_str()).collect();
@@ -242,7 +244,7 @@ fn row(cell: &Outcome) -> Vec<pumice_report::Cell> {
     ]
 }
 
-/// Returns published and simulated numbers over compressibility: one chart for each test with
+/// Returns published and simulated numbers over compressibility, with one chart for each test with
 /// several levels.
 fn charts(one: &Reproduced) -> Vec<LineChart> {
     let mut tests: Vec<(&str, &str)> = Vec::new();
@@ -285,7 +287,7 @@ pub fn table(all: &[Reproduced]) -> Table {
     table
 }
 
-/// Returns the whole report, with charts.
+/// Returns the full report, with charts.
 pub fn document(all: &[Reproduced]) -> Document {
     made(all, true)
 }
@@ -357,8 +359,8 @@ fn made(all: &[Reproduced], with_charts: bool) -> Document {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: errors have the right sign, cells without a published number count in no mean, and
-    //! every cell is shown.
+    //! Goal: errors have the correct sign, cells without a published number are excluded from all
+    //! means, and every cell is shown.
     use super::*;
 
     fn cell(published: Option<f64>, simulated: f64, basis: Basis) -> Outcome {

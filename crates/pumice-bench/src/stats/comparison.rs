@@ -1,4 +1,4 @@
-//! The ratio by which one target differs from another, and whether the difference is significant.
+//! Compares two targets: their ratio, and whether the difference is significant.
 //!
 //! ```text
 //! in turns   both targets in every round of one session: pairs, see `turns`
@@ -6,11 +6,12 @@
 //!            difference of the sessions counts as noise
 //! ```
 //!
-//! Two sessions on one machine differ by more than their runs show: other files on the disk, other
-//! load, another temperature. A difference of two visits therefore counts only if it is clear
-//! beyond [`VISIT_SPREAD`], and small differences cannot be found at all; turns find them.
+//! Two sessions on one machine differ by more than their runs show: the disk contains other files,
+//! the load differs, the temperature differs. A difference between two visits therefore counts only
+//! if it is clearly larger than [`VISIT_SPREAD`], and visits cannot reveal small differences at
+//! all; turns can.
 //!
-//! Ratios are of geometric means: the mean of logarithms, whose errors are symmetric.
+//! Ratios are between geometric means: means of logarithms, whose errors are symmetric.
 //! `NoDifference` means that no difference was observed, not that none exists.
 
 use schemars::JsonSchema;
@@ -21,13 +22,14 @@ use super::interval::{Interval, half_width, student};
 use super::turns::{self, LogRatios};
 use super::{SIGNIFICANT_P, sample};
 
-/// Standard deviation of the factor that one visit to a machine adds to its results, as a share;
-/// two visits differ by the square root of two times as much. A convention: with it, 1.2 times is
-/// found in nine of ten comparisons of 8 runs of 12 cells with 5 % of noise, and a difference of 3
-/// % due to the visit is reported in fewer than one of twenty.
+/// Standard deviation of the factor that one visit to a machine adds to its results, as a fraction;
+/// for the difference between two visits, it is multiplied by the square root of two. This value is
+/// a convention. With it, a factor of 1.2 is found in nine of ten comparisons of 8 runs of 12 cells
+/// with 5 % noise, and a difference of 3 % caused by the visit is reported in fewer than one in
+/// twenty.
 pub const VISIT_SPREAD: f64 = 0.03;
 
-/// Minimum number of runs of each target in a visit: with 3 and 3, one arrangement in ten is
+/// Minimum number of runs of each target in a visit. With 3 and 3 runs, one arrangement in ten is
 /// ordered.
 pub(crate) const VISIT_RUNS_MIN: usize = 4;
 
@@ -35,9 +37,9 @@ pub(crate) const VISIT_RUNS_MIN: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// For rates.
+    /// Higher values, for rates.
     Higher,
-    /// For times.
+    /// Lower values, for times.
     Lower,
 }
 
@@ -45,9 +47,9 @@ pub enum Better {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The other target is better than the base, and chance is unlikely.
+    /// The other target is better than the base, and this is unlikely to be chance.
     Faster,
-    /// The other target is worse than the base, and chance is unlikely.
+    /// The other target is worse than the base, and this is unlikely to be chance.
     Slower,
     /// No difference beyond chance.
     NoDifference,
@@ -55,19 +57,20 @@ pub enum Verdict {
     TooFewRuns,
 }
 
-/// The design of a measurement of two targets.
+/// The experimental design of the measurement of two targets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Design {
-    /// Both in every round of one session.
+    /// Both targets in every round of one session.
     Turns,
-    /// Each in a session of its own, which differ by this share; 0 in virtual time.
+    /// Each target in a separate session; sessions differ by this share, which is 0 in virtual
+    /// time.
     Visits(f64),
 }
 
 impl Design {
-    /// Returns the design by which `rounds` rounds are judged if `families` targets are compared
-    /// with the base: turns of too few rounds are judged as visits.
+    /// Returns the design used to judge `rounds` rounds if `families` targets are compared with the
+    /// base. Turns with too few rounds are judged as visits.
     pub fn of_rounds(self, rounds: usize, families: usize) -> Self {
         match self {
             Self::Turns if rounds < turns::rounds_wanted(families.max(1)) => {
@@ -85,20 +88,20 @@ pub struct Comparison {
     pub better: Better,
     /// The other target's geometric mean as a multiple of the base's.
     pub ratio: f64,
-    /// 95 % interval of the ratio, including the difference of visits; `None` with fewer than 3
-    /// rounds, or 2 runs of a visit.
+    /// 95 % interval of the ratio, including the difference between visits; `None` with fewer than
+    /// 3 rounds, or 2 runs per visit.
     pub ratio_interval: Option<Interval>,
-    /// Two-sided p value, corrected for the other cells and targets.
+    /// Two-sided p value, corrected for the number of cells and targets.
     pub p: f64,
     /// Runs of each target.
     pub runs: usize,
-    /// Minimum number of runs of each target at which a difference can be significant.
+    /// Minimum number of runs of each target for a difference to be significant.
     pub runs_wanted: usize,
     /// Conclusion.
     pub verdict: Verdict,
 }
 
-/// One cell of two targets: values by round, `None` for rounds that were not measured.
+/// One cell of two targets: values by round, `None` for missing rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pair {
     /// Values of the base.
@@ -107,19 +110,18 @@ pub struct Pair {
     pub other: Vec<Option<f64>>,
 }
 
-/// Compares all cells of two targets. A cell that was not measured on one of them, or has a value
-/// that is not above zero or cannot be a measurement (see [`super::MAGNITUDE_MAX`]), has no
-/// comparison.
+/// Compares all cells of two targets. A cell has no comparison if it is missing on one of them, or
+/// has a value that is not above zero or cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
 ///
 /// `families` is the number of targets that are compared with the base; p is corrected for the
-/// cells and for these targets. For turns of few rounds see [`Design::of_rounds`]. `seed` is for
-/// sign changes that are drawn.
+/// number of cells and of these targets. For turns with few rounds see [`Design::of_rounds`].
+/// `seed` is used to draw sign changes.
 ///
-/// In comparisons of 12 equal cells and 8 runs with noise of 5 %, at most 5 % have any claim, for
-/// any distribution of the noise (turns), or with normal noise and visits that differ by
+/// In comparisons of 12 equal cells and 8 runs with 5 % noise, at most 5 % report any difference,
+/// for any distribution of the noise (turns), or for normal noise and visits that differ by
 /// [`VISIT_SPREAD`] (visits); `stats::tests` has the measured shares.
 ///
-/// Source of the test of visits: Welch, "The Generalization of Student's Problem when Several
+/// Source of the test for visits: Welch, "The Generalization of Student's Problem when Several
 /// Different Population Variances are Involved", Biometrika 34 (1947).
 pub fn compare(
     cells: &[Pair],
@@ -136,8 +138,8 @@ pub fn compare(
     let mut compared: Vec<Option<Comparison>> = match design.of_rounds(most, families) {
         Design::Turns => {
             let known: Vec<LogRatios> = ratios.into_iter().map(Option::unwrap_or_default).collect();
-            // Cells of too few rounds cannot be significant, and would prevent other cells from
-            // being so.
+            // Cells with too few rounds cannot be significant, and would prevent other cells from
+            // being significant.
             let tested = |one: &LogRatios| {
                 if rounds(one) < wanted { LogRatios::new() } else { one.clone() }
             };
@@ -154,8 +156,8 @@ pub fn compare(
     compared
 }
 
-/// Returns the p values of several tests, in the order given, corrected so that the probability of
-/// a single false positive among them stays below the significance limit. Values that are not
+/// Returns the p values of several tests, in the given order, corrected so that the probability of
+/// at least one false positive stays below the significance limit. Values that are not
 /// probabilities count as 1.
 ///
 /// Source: Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
@@ -174,13 +176,13 @@ fn holm(p: &[f64]) -> Vec<f64> {
 }
 
 impl Pair {
-    /// Returns a cell whose targets were measured in rounds of their own.
+    /// Returns a cell whose targets were measured in separate rounds.
     pub fn of(base: &[f64], other: &[f64]) -> Self {
         let known = |values: &[f64]| values.iter().copied().map(Some).collect();
         Self { base: known(base), other: known(other) }
     }
 
-    /// Returns the logarithms of each target's values; `None` if one of them is not a rate or time.
+    /// Returns the logarithms of each target's values; `None` if any value is not a rate or time.
     fn logs(&self) -> Option<[Vec<f64>; 2]> {
         let logs = |values: &[Option<f64>]| {
             let values: Vec<f64> = values.iter().copied().flatten().collect();
@@ -189,7 +191,7 @@ impl Pair {
         Some([logs(&self.base)?, logs(&self.other)?])
     }
 
-    /// Returns the logarithms of the ratios in rounds that both have.
+    /// Returns the logarithms of the ratios in the rounds that both targets have.
     fn log_ratios(&self) -> Option<LogRatios> {
         self.logs()?;
         let rounds = self.base.iter().zip(&self.other);
@@ -208,7 +210,7 @@ fn of_turns(ratios: &LogRatios, better: Better, p: f64, wanted: usize) -> Option
     Some(Comparison::new(mean, half, better, p, known.len(), wanted))
 }
 
-/// Compares cells whose targets were measured in sessions of their own, corrected for the number of
+/// Compares cells whose targets were measured in separate sessions, corrected for the number of
 /// cells.
 fn visits(cells: &[Pair], spread: f64, better: Better) -> Vec<Option<Comparison>> {
     let mut compared: Vec<Option<Comparison>> =
@@ -223,7 +225,7 @@ fn visits(cells: &[Pair], spread: f64, better: Better) -> Vec<Option<Comparison>
 fn of_visits(logs: &[Vec<f64>; 2], spread: f64, better: Better) -> Option<Comparison> {
     let [base, other] = logs.each_ref();
     let difference = sample::mean(other) - sample::mean(base);
-    // Squares of the standard errors of both means, and of the visits.
+    // Squared standard errors of both means and of the visits.
     let error = |values: &[f64]| Some(sample::deviation(values)?.powi(2) / values.len() as f64);
     let errors = error(base).zip(error(other)).map(|(base, other)| [base, other]);
     let of_visit = 2.0 * (1.0 + spread).ln().powi(2);
@@ -233,7 +235,7 @@ fn of_visits(logs: &[Vec<f64>; 2], spread: f64, better: Better) -> Option<Compar
     };
     let all = one + two + of_visit;
     let share = |square: f64, n: usize| square * square / (n - 1) as f64;
-    // Infinite, or not a number, without any spread.
+    // Infinite, or NaN, without any spread.
     let freedom = all * all / (share(one, base.len()) + share(two, other.len()));
     let p = match difference.abs() / all.sqrt() {
         distance if distance.is_finite() => 2.0 * student(freedom)?.sf(distance),
@@ -245,8 +247,8 @@ fn of_visits(logs: &[Vec<f64>; 2], spread: f64, better: Better) -> Option<Compar
 }
 
 impl Comparison {
-    /// Returns a comparison whose verdict is not yet known: a mean of logarithms, half the width of
-    /// its interval, and p.
+    /// Returns a comparison without a verdict, from a mean of logarithms, half the width of its
+    /// interval, and p.
     fn new(
         mean: f64,
         half: Option<f64>,
@@ -255,7 +257,7 @@ impl Comparison {
         runs: usize,
         wanted: usize,
     ) -> Self {
-        // Few runs of widely different values could exceed what a double holds.
+        // A few runs with widely different values could exceed the range of a double.
         let limited = |log: f64| log.exp().clamp(1.0 / sample::RATIO_MAX, sample::RATIO_MAX);
         let ends = |half: f64| Interval { low: limited(mean - half), high: limited(mean + half) };
         let verdict = Verdict::NoDifference;
@@ -263,7 +265,8 @@ impl Comparison {
         Self { better, ratio, ratio_interval, p, runs, runs_wanted: wanted, verdict }
     }
 
-    /// Returns the comparison if other values are better: the test is two-sided.
+    /// Returns the comparison with the other direction as better. The test is two-sided, so nothing
+    /// else changes.
     #[must_use]
     pub(crate) fn with_better(mut self, better: Better) -> Self {
         self.better = better;
@@ -286,9 +289,9 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a difference is claimed only where one may exist. Method: samples whose answer is
-    //! obvious; Welch's test against scipy 1.17.1, `ttest_ind(log, log, equal_var=False)`; Holm's
-    //! correction against numpy 2.4.6 from the formula.
+    //! Goal: a difference is reported only if one may exist. Method: samples with an obvious
+    //! answer; Welch's test against scipy 1.17.1, `ttest_ind(log, log, equal_var=False)`; Holm's
+    //! correction against the formula in numpy 2.4.6.
     use super::*;
 
     const BASE: [f64; 6] = [100.0, 103.0, 98.0, 101.0, 99.5, 102.0];
@@ -318,11 +321,11 @@ mod tests {
 
     #[test]
     fn what_a_session_has_in_common_cancels_out_in_turns_only() {
-        // The disk gets slower from round to round, by more than the targets differ.
+        // The disk slows down from round to round, by more than the difference between the targets.
         let base = [400.0, 320.0, 250.0, 210.0, 160.0, 100.0];
         let other = base.map(|value| value * 0.9);
         assert_eq!(both(&base, &other), [Verdict::Slower, Verdict::NoDifference]);
-        // Two visits that differ by 4 % are not two drives; with turns they would be.
+        // Two visits that differ by 4 % do not show a difference between drives; turns would.
         let other = BASE.map(|value| value * 0.96);
         assert_eq!(both(&BASE, &other), [Verdict::Slower, Verdict::NoDifference]);
     }
@@ -355,7 +358,7 @@ mod tests {
     fn too_few_runs_are_called_so_with_the_number_that_would_do() {
         for (runs, families, verdict, wanted) in [
             (3, 1, Verdict::TooFewRuns, 4),
-            // Turns of fewer than six rounds are judged as visits.
+            // Turns with fewer than six rounds are judged as visits.
             (5, 1, Verdict::Faster, 4),
             (6, 1, Verdict::Faster, 6),
             (6, 2, Verdict::Faster, 4),

@@ -1,25 +1,25 @@
-//! Whether enough runs have been made.
+//! Decides whether enough runs have been made.
 
 use serde::{Deserialize, Serialize};
 
 use super::{interval, sample};
 
-/// Minimum number of runs regardless of the goal: fewer runs are close by chance too often.
+/// Minimum number of runs regardless of the goal. Fewer runs agree by chance too often.
 pub const RUNS_LEAST: usize = 5;
 
-/// When to stop.
+/// The condition for stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
     /// Required precision of the mean: half the width of its 95 % interval, as a share of the mean.
     pub half_width: f64,
     /// Minimum number of runs; at least [`RUNS_LEAST`].
     pub runs_min: usize,
-    /// Maximum number of runs, even if below the minimum.
+    /// Maximum number of runs, even if it is less than the minimum.
     pub runs_max: usize,
 }
 
 impl Default for Goal {
-    /// 2 % within 5 to 30 runs: finer differences are seldom worth their time.
+    /// 2 % within 5 to 30 runs: greater precision is seldom worth the time.
     fn default() -> Self {
         Self { half_width: 0.02, runs_min: RUNS_LEAST, runs_max: 30 }
     }
@@ -33,17 +33,17 @@ pub enum Progress {
     Continue,
     /// The goal is met.
     Enough,
-    /// The maximum is reached and the goal is not met.
+    /// The maximum is reached but the goal is not met.
     GaveUp,
 }
 
-/// Returns whether `runs` suffice for `goal`. Runs with a value that cannot be a measurement (see
-/// [`super::MAGNITUDE_MAX`]), or with a mean of zero or less, never suffice.
+/// Returns whether `runs` suffice for `goal`. Runs never suffice if a value cannot be a measurement
+/// (see [`super::MAGNITUDE_MAX`]) or the mean is not above zero.
 ///
-/// Testing after each run favours samples whose values happen to be close. Of 4,000 cells whose
-/// runs spread by 1, 2, 4 and 6 %, the default goal stopped after 5, 7, 16 and 28 runs on average
-/// (100, 100, 99.6 and 28 % of the cells met the goal); the intervals of cells that met it
-/// contained the true mean in 95, 95, 92 and 85 %.
+/// Testing after each run favours samples whose values agree by chance. Of 4,000 cells whose runs
+/// spread by 1, 2, 4 and 6 %, the default goal stopped after 5, 7, 16 and 28 runs on average, and
+/// 100, 100, 99.6 and 28 % of the cells met the goal. The intervals of the cells that met it
+/// contained the true mean in 95, 95, 92 and 85 % of the cases.
 pub fn enough(runs: &[f64], goal: Goal) -> Progress {
     let precise = || {
         let values = sample::measured(runs)?;
@@ -61,7 +61,7 @@ pub fn enough(runs: &[f64], goal: Goal) -> Progress {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: exactly the necessary number of runs, and an end in any case.
+    //! Goal: the number of runs is exactly the necessary one, and is always limited.
     use super::*;
 
     #[test]

@@ -1,17 +1,17 @@
 //! Latencies of single requests, counted in buckets.
 //!
-//! A thin type over an HDR histogram: 1 ns to [`LATENCY_NS_MAX`] at three significant digits, in
-//! 264 KiB regardless of the number of values. Values are exact below 2048 ns and within 0.1 %
-//! above. Does not correct for coordinated omission. The load generator is a closed loop: each task
-//! issues its next request when the previous one has completed, so a stall delays the following
-//! requests and is recorded once. Latencies are those observed at the given depth, not those of an
-//! independent arrival rate.
+//! This is a thin wrapper around an HDR histogram: 1 ns to [`LATENCY_NS_MAX`] with three
+//! significant digits, in 264 KiB regardless of the number of values. Values are exact below 2048
+//! ns and within 0.1 % above. There is no correction for coordinated omission. The load generator
+//! is a closed loop: each task issues its next request when its previous one has completed, so a
+//! stall delays the following requests and is recorded once. Latencies are those observed at the
+//! given depth, not at an independent arrival rate.
 
 use hdrhistogram::Histogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency that is distinguished: one hour.
+/// Longest latency that is recorded individually: one hour.
 pub const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Significant digits.
@@ -20,16 +20,16 @@ const DIGITS: u8 = 3;
 /// A histogram of latencies in ns.
 ///
 /// As JSON: a list of [latency in ns, count], ascending, one pair for each non-empty bucket. This
-/// form is lossless and needs no other tool to read. The library's own form, deflated and in
-/// base64, has about a twelfth of the size and can be read only with the library.
+/// form is lossless and can be read without additional tools. The library's own form, deflated and
+/// in base64, is about a twelfth of the size and can be read only with the library.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "Pairs", try_from = "Pairs")]
 pub struct Latencies(Histogram<u64>);
 
 /// Summary of latencies, all in ns and within 0.1 %.
 ///
-/// A percentile is the smallest latency that this share of the requests did not exceed, as the
-/// upper end of its bucket; never above the maximum.
+/// A percentile is the smallest latency that this share of the requests did not exceed. The upper
+/// end of its bucket is reported, limited to the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Percentiles {
     /// Number of requests.
@@ -67,16 +67,17 @@ impl Latencies {
         Self(bounds.expect("bounds that a histogram can have"))
     }
 
-    /// Counts one latency; latencies above [`LATENCY_NS_MAX`] count as that. Does not allocate.
+    /// Records one latency. Latencies above [`LATENCY_NS_MAX`] are recorded as that value. Does not
+    /// allocate.
     #[inline]
     pub fn record(&mut self, latency_ns: u64) {
         // The library's own limit is the end of its last bucket, 4.4e12.
         self.0.saturating_record(latency_ns.min(LATENCY_NS_MAX));
     }
 
-    /// Counts `count` equal latencies, as [`Self::record`] does for one.
+    /// Records a latency `count` times; see [`Self::record`].
     pub(crate) fn record_many(&mut self, latency_ns: u64, count: u64) {
-        // With a count of zero, the library would still take the value as the maximum.
+        // With a count of zero, the library would still treat the value as the maximum.
         if count > 0 {
             self.0.saturating_record_n(latency_ns.min(LATENCY_NS_MAX), count);
         }
@@ -92,8 +93,8 @@ impl Latencies {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
-    /// Returns the latency in ns that `level` of the requests, 0 to 1, did not exceed; `None` if
-    /// the histogram is empty or the level is out of range.
+    /// Returns the latency in ns that a share `level` of the requests, 0 to 1, did not exceed;
+    /// `None` if the histogram is empty or the level is out of range.
     pub fn quantile_ns(&self, level: f64) -> Option<u64> {
         let defined = !self.0.is_empty() && (0.0..=1.0).contains(&level);
         defined.then(|| self.0.value_at_quantile(level).min(LATENCY_NS_MAX))
@@ -146,8 +147,8 @@ impl TryFrom<Pairs> for Latencies {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: latencies are preserved to 0.1 %, and JSON is lossless. Method: against the sorted
-    //! list of the recorded latencies.
+    //! Goal: latencies are accurate to 0.1 %, and JSON is lossless. Method: comparison with the
+    //! sorted list of the recorded latencies.
     use rand_xoshiro::rand_core::Rng;
 
     use super::*;

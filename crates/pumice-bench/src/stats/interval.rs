@@ -1,7 +1,8 @@
 //! Intervals, and the 95 % interval of a mean.
 //!
-//! Student's intervals. Resampling was also measured: no interval of resamples leaves the range of
-//! its sample, so that it covers 75 % at 3 runs and 91 % at 5, where Student's covers 95 %.
+//! The intervals are Student's. Resampling was also measured: its intervals never extend beyond the
+//! range of the sample, so they cover 75 % with 3 runs and 91 % with 5, whereas Student's cover 95
+//! %.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,13 +10,14 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::sample;
 
-/// Minimum number of runs: the interval of two is thirteen times as wide as their distance.
+/// Minimum number of runs. The interval of two runs is thirteen times as wide as their distance.
 pub(super) const RUNS_MIN: usize = 3;
 
 /// Probability beyond a 95 % interval on either side.
 const TAIL: f64 = 0.025;
 
-/// Degrees of freedom from which on Student's distribution is the normal one to six digits.
+/// Degrees of freedom above which Student's distribution equals the normal distribution to six
+/// digits.
 const FREEDOM_MAX: f64 = 1e6;
 
 /// A closed interval.
@@ -23,7 +25,7 @@ const FREEDOM_MAX: f64 = 1e6;
 pub struct Interval {
     /// The lower end.
     pub low: f64,
-    /// The upper end, at least the lower.
+    /// The upper end, not below the lower end.
     pub high: f64,
 }
 
@@ -33,14 +35,15 @@ impl Interval {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Returns half the width as a share of `mean`; `None` unless the mean is above zero.
+    /// Returns half the width of the interval as a share of `mean`; `None` unless the mean is above
+    /// zero.
     pub(crate) fn half_width_of(self, mean: f64) -> Option<f64> {
         (mean > 0.0).then(|| (self.high - self.low) / 2.0 / mean)
     }
 }
 
 /// Returns the interval of the mean of measured `values`; `None` for fewer than [`RUNS_MIN`]. If no
-/// value is below zero, neither is the interval.
+/// value is below zero, the interval does not extend below zero.
 pub(super) fn mean_interval(values: &[f64]) -> Option<Interval> {
     if values.len() < RUNS_MIN {
         return None;
@@ -67,8 +70,8 @@ pub(super) fn student(freedom: f64) -> Option<StudentsT> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: intervals agree with the literature. Method: scipy 1.17.1, `t.interval`, whose second
-    //! low end is -1.46; `stats::tests` checks the coverage.
+    //! Goal: intervals agree with a reference implementation. Method: scipy 1.17.1, `t.interval`,
+    //! whose second lower end is -1.46; `stats::tests` checks the coverage.
     use super::*;
 
     #[test]

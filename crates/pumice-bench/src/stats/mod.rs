@@ -1,22 +1,21 @@
 //! Statistics of repeated measurements: pure functions over numbers.
 //!
-//! * `summary`: one cell's runs in a few numbers, with an interval for the mean.
-//! * `interval`: that interval.
-//! * `outliers`: runs that stand apart; reported, never dropped.
-//! * `comparison`: the ratio by which two targets differ, and whether the difference is
-//!   significant.
-//! * `turns`: whether targets that took turns differ, in any of many cells.
+//! * `summary`: summarises the runs of one cell, with an interval for the mean.
+//! * `interval`: the interval of a mean.
+//! * `outliers`: unusual runs, which are reported but never dropped.
+//! * `comparison`: the ratio between two targets, and whether the difference is significant.
+//! * `turns`: whether targets that took turns differ in any of many cells.
 //! * `power`: the smallest difference that a comparison can detect.
 //! * `steady`: the detection of steady state.
 //! * `histogram`: latencies.
 //! * `enough`: whether more runs are needed.
 //! * `trend`: whether values depend on the order of the runs.
-//! * `sample`, `rank`: the numbers and ranks that these use.
+//! * `sample`, `rank`: numbers and ranks used by the other modules.
 //!
 //! The same numbers and seed produce the same result. Numbers that cannot be measurements (not
 //! finite, or beyond [`MAGNITUDE_MAX`]) have a defined result everywhere, mostly `None`, and never
-//! cause a panic. Drops no run, knows no unit except the unit of its input (latencies: ns), reads
-//! no clock, does no I/O and prints nothing.
+//! cause a panic. This module drops no run, is independent of units except for latencies in ns,
+//! reads no clock, does no I/O and prints nothing.
 
 mod comparison;
 mod enough;
@@ -44,7 +43,7 @@ pub use summary::Summary;
 pub(crate) use trend::trend;
 pub use trend::{Direction, EXACT_ORDER_MAX, Trend};
 
-/// p values from this limit on count as chance. A convention.
+/// p values from this limit on are attributed to chance. A convention.
 pub(crate) const SIGNIFICANT_P: f64 = 0.05;
 
 #[cfg(test)]

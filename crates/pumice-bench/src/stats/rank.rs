@@ -1,7 +1,8 @@
 //! Ranks of values, doubled so that the mean rank of equal values is an integer and sums of ranks
 //! compare exactly.
 
-/// Returns twice the rank of each value, from 1 on; equal values share the mean of their ranks.
+/// Returns twice the rank of each value; ranks start at 1. Equal values share the mean of their
+/// ranks.
 ///
 /// `values` must not contain NaN.
 pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
@@ -10,7 +11,8 @@ pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
     let mut ranks = vec![0; values.len()];
     let mut before = 0;
     for equal in order.chunk_by(|&a, &b| values[a] == values[b]) {
-        // Ranks before + 1 ..= before + count: twice their mean is the sum of first and last.
+        // The ranks are before + 1 ..= before + count; twice their mean is the sum of the first and
+        // the last.
         let doubled = (2 * before + equal.len() + 1) as u64;
         equal.iter().for_each(|&index| ranks[index] = doubled);
         before += equal.len();
@@ -20,7 +22,7 @@ pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: ranks agree with the literature. Method: by hand.
+    //! Goal: ranks agree with the definition. Method: ranks calculated by hand.
     use super::*;
 
     #[test]

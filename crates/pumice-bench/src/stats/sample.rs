@@ -1,22 +1,23 @@
-//! Basic statistics, and the check that numbers can be measurements.
+//! Basic statistics, and a check that numbers can be measurements.
 //!
-//! Only [`measured`] accepts arbitrary numbers; the other functions require numbers that passed it.
+//! Only [`measured`] accepts arbitrary numbers; the other functions require numbers that passed
+//! this check.
 
-/// Largest magnitude of a measurement: far above any real one, and small enough that squares, sums
+/// Largest magnitude of a measurement: far above any real one, but small enough that squares, sums
 /// and ratios stay finite.
 pub const MAGNITUDE_MAX: f64 = 1e100;
 
 /// Largest ratio of two measurements.
 pub(super) const RATIO_MAX: f64 = 1e200;
 
-/// Returns `values` if there are any and all can be measurements.
+/// Returns `values` if the slice is not empty and all values can be measurements.
 pub(super) fn measured(values: &[f64]) -> Option<&[f64]> {
-    // No range contains NaN.
+    // NaN is in no range.
     let fits = |value: &f64| (-MAGNITUDE_MAX..=MAGNITUDE_MAX).contains(value);
     (!values.is_empty() && values.iter().all(fits)).then_some(values)
 }
 
-/// Returns `values` if all are also above zero, as rates and times of successful runs are.
+/// Returns `values` if they are also all above zero, as rates and times of successful runs are.
 pub(super) fn positive(values: &[f64]) -> Option<&[f64]> {
     let fits = |value: &f64| *value >= 1.0 / MAGNITUDE_MAX;
     measured(values).filter(|values| values.iter().all(fits))
@@ -28,13 +29,14 @@ pub(super) fn extremes(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), widen)
 }
 
-/// Returns the mean, clamped to the extremes: rounding could exceed them if all values are equal.
+/// Returns the mean, clamped to the extremes, which rounding could otherwise exceed if all values
+/// are equal.
 pub(super) fn mean(values: &[f64]) -> f64 {
     let (low, high) = extremes(values);
     (values.iter().sum::<f64>() / values.len() as f64).clamp(low, high)
 }
 
-/// Returns the standard deviation of the population (n - 1); `None` for one value.
+/// Returns the standard deviation of the population (n - 1); `None` for a single value.
 pub(super) fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
@@ -60,8 +62,8 @@ pub(super) fn median(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: only measurements are accepted, and quantiles follow the definition. Method: by hand;
-    //! quantiles as of numpy 2.4.6, `quantile`.
+    //! Goal: only measurements are accepted, and quantiles follow the definition. Method: values
+    //! calculated by hand; quantiles from numpy 2.4.6, `quantile`.
     use super::*;
 
     #[test]

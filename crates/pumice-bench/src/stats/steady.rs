@@ -1,5 +1,5 @@
-//! Steady state: rounds of the same load, one number each, until the last few neither spread nor
-//! drift.
+//! Detects steady state in rounds of the same workload with one value each: the last few rounds
+//! must neither spread nor drift.
 //!
 //! ```text
 //! value |*                        window: the last 5 rounds
@@ -10,26 +10,26 @@
 //! ```
 //!
 //! Source: SNIA, "Solid State Storage Performance Test Specification" 2.0.2 (2020), definition of
-//! steady state. The caller chooses the load of a round and the maximum number of rounds.
+//! steady state. The caller chooses the workload of a round and the maximum number of rounds.
 
 use serde::{Deserialize, Serialize};
 
 use super::sample;
 
-/// Rounds of a window.
+/// Number of rounds in a window.
 pub const WINDOW_ROUNDS: usize = 5;
 
 /// Maximum range of a window's values, as a share of their average.
 pub const RANGE_MAX: f64 = 0.20;
 
-/// Maximum rise or fall of the best line from a window's first to its last round, as a share of the
-/// average.
+/// Maximum rise or fall of the best-fit line from the first to the last round of a window, as a
+/// share of the average.
 pub const SLOPE_MAX: f64 = 0.10;
 
-/// Tolerance for rounding, as a share of the average: exactly 20 % passes.
+/// Tolerance for rounding, as a share of the average, so that exactly 20 % passes.
 const ROUNDING: f64 = 1e-12;
 
-/// A window of rounds measured against both criteria, in the unit of the values.
+/// A window of rounds evaluated by both criteria, in the unit of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// First round of the window, from 0.
@@ -38,8 +38,8 @@ pub struct Window {
     pub average: f64,
     /// Maximum minus minimum.
     pub range: f64,
-    /// Rise of the best line (least squares) per round; the line meets the average in the middle of
-    /// the window.
+    /// Rise of the best-fit line (least squares) per round. In the middle of the window, the line
+    /// equals the average.
     pub slope: f64,
     /// Whether the range is within [`RANGE_MAX`].
     pub range_passes: bool,
@@ -47,19 +47,19 @@ pub struct Window {
     pub slope_passes: bool,
 }
 
-/// Result for a series of rounds.
+/// The result for a series of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rounds {
-    /// The first round, from 0, after which the window was steady. Later rounds may have left
-    /// steady state: see `last`.
+    /// The first round, counted from 0, that completed a steady window. Later rounds may have left
+    /// steady state; see `last`.
     pub steady_from: Option<usize>,
-    /// The last window; `None` if there are too few rounds, if a value in it cannot be a
-    /// measurement (see [`super::MAGNITUDE_MAX`]), or if its average is zero or less.
+    /// The last window; `None` if there are too few rounds, if a value in the window cannot be a
+    /// measurement (see [`super::MAGNITUDE_MAX`]), or if the average is not above zero.
     pub last: Option<Window>,
 }
 
-/// Searches for steady state in a series with one value per round. Windows with values that cannot
-/// be measurements, or with an average of zero or less, are not steady.
+/// Searches for steady state in a series with one value per round. Windows are not steady if a
+/// value cannot be a measurement or the average is not above zero.
 pub fn steady(rounds: &[f64]) -> Rounds {
     let windows = || rounds.windows(WINDOW_ROUNDS).enumerate();
     let is_steady = |(first, values)| Window::of(first, values).is_some_and(Window::is_steady);
@@ -76,7 +76,7 @@ impl Window {
         self.range_passes && self.slope_passes
     }
 
-    /// Returns the best line's values at the first and the last round.
+    /// Returns the values of the best-fit line in the first and the last round.
     pub fn line(self) -> (f64, f64) {
         let half = self.slope * (WINDOW_ROUNDS - 1) as f64 / 2.0;
         (self.average - half, self.average + half)
@@ -106,8 +106,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: steady state is found exactly where it exists. Method: series whose answer is obvious;
-    //! the line against numpy 2.4.6, `polyfit`.
+    //! Goal: steady state is found exactly where it exists. Method: series with an obvious answer;
+    //! the line is compared with numpy 2.4.6, `polyfit`.
     use super::*;
 
     fn steady_from(rounds: &[f64]) -> Option<usize> {
@@ -128,7 +128,7 @@ mod tests {
         let mut rounds: Vec<f64> = (0..10).map(|round| 1000.0 * 0.8_f64.powi(round)).collect();
         rounds.extend([110.0, 108.0, 111.0, 109.0, 110.0, 110.0]);
         let answer = steady(&rounds);
-        // 134 stays in the window until round 13.
+        // The value 134 stays in the window until round 13.
         assert_eq!(answer.steady_from, Some(14));
         let last = answer.last.expect("a window");
         assert!(last.is_steady() && last.first == 11);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn slow_drift_is_refused_by_its_slope() {
-        // 3 % of the first round a round: 12 % over a window.
+        // A fall of 3 % of the first value in each round is 12 % over a window.
         let rounds: Vec<f64> = (0..6).map(|round| 100.0 - 3.0 * f64::from(round)).collect();
         let answer = steady(&rounds);
         assert_eq!(answer.steady_from, None);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_limits_themselves_pass() {
-        // 90..110 and 95..105 of an average of 100.
+        // 90..110 and 95..105, both with an average of 100.
         assert_eq!(steady_from(&[90.0, 100.0, 110.0, 110.0, 90.0]), Some(4));
         assert_eq!(steady_from(&[90.0, 100.0, 110.2, 110.0, 89.8]), None);
         assert_eq!(steady_from(&[95.0, 97.5, 100.0, 102.5, 105.0]), Some(4));

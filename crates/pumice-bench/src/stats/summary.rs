@@ -1,4 +1,4 @@
-//! One cell's runs in a few numbers.
+//! A summary of the runs of one cell.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,10 +13,10 @@ pub struct Summary {
     pub n: usize,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Standard deviation with n - 1; `None` for one run.
+    /// Standard deviation with n - 1; `None` for a single run.
     pub deviation: Option<f64>,
     /// Coefficient of variation: the deviation as a share of the mean's magnitude. `None` without a
-    /// deviation, or if the mean is so near zero that the share is not finite.
+    /// deviation, or if the mean is so close to zero that the share is not finite.
     pub variation: Option<f64>,
     /// Minimum.
     pub min: f64,
@@ -33,7 +33,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises `values`. Returns `None` if there are no values, or if one cannot be a
+    /// Summarises `values`. Returns `None` if there are no values, or if a value cannot be a
     /// measurement (see [`super::MAGNITUDE_MAX`]).
     ///
     /// Coverage of the interval, from 100,000 samples each of lognormal distributions (0.02: nearly
@@ -73,8 +73,8 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the numbers are the usual ones. Method: numpy 2.4.6, `mean`, `std(ddof=1)`,
-    //! `quantile`.
+    //! Goal: the numbers follow the usual definitions. Method: comparison with numpy 2.4.6, `mean`,
+    //! `std(ddof=1)`, `quantile`.
     use super::*;
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
             let summary = Summary::of(runs).expect("measurements");
             let text = serde_json::to_string(&summary).expect("JSON");
             let back: Summary = serde_json::from_str(&text).expect("a summary");
-            // Numbers may come back one rounding off.
+            // Parsed numbers may differ by one rounding.
             assert_eq!((back.n, back.min, back.max), (summary.n, summary.min, summary.max));
             assert!((back.mean - summary.mean).abs() < 1e-12);
             assert_eq!(back.mean_interval.is_some(), runs.len() > 2);

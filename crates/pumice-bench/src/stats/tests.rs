@@ -1,8 +1,9 @@
-//! Goal: intervals have their stated coverage, and numbers that cannot be measurements do no harm.
+//! Goal: intervals have their stated coverage, and numbers that cannot be measurements are handled
+//! safely.
 //!
-//! Method: samples from lognormal distributions, whose mean is known, with seeds that stay; the
-//! measured shares stand in the docs of `Summary::of` and `compare`. Every function on every kind
-//! of bad sample.
+//! Method: samples from lognormal distributions, whose mean is known, with fixed seeds; the
+//! measured shares are in the docs of `Summary::of` and `compare`. Every function is called with
+//! every kind of invalid sample.
 
 use rand_xoshiro::rand_core::Rng;
 use statrs::distribution::{ContinuousCDF, Normal};
@@ -10,7 +11,8 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use super::*;
 use pumice_drive::base::seed::{Random, random};
 
-/// Samples for a share: it is right to 1 to 2 points (one standard error).
+/// Number of samples used to estimate a share; the estimate is accurate to 1 to 2 points (one
+/// standard error).
 const SAMPLES: u32 = 250;
 
 const ONE: Interval = Interval { low: 1.0, high: 1.0 };
@@ -23,7 +25,7 @@ fn lognormal(sigma: f64, count: usize, random: &mut Random) -> Vec<f64> {
     (0..count).map(|_| one()).collect()
 }
 
-/// Returns the share of the samples for which `holds`, given a random source, is true.
+/// Returns the share of samples for which `holds`, called with a random source, is true.
 fn share(mut holds: impl FnMut(&mut Random) -> bool) -> f64 {
     let mut random = random(2024);
     let held = (0..SAMPLES).filter(|_| holds(&mut random)).count();
@@ -63,7 +65,7 @@ fn intervals_of_a_ratio_cover_it() {
                     let interval = compared.expect("measured").ratio_interval;
                     interval.expect("enough runs").contains(3.0)
                 });
-                // Turns of few rounds are judged as visits, and cover more.
+                // Turns with few rounds are judged as visits, and have a higher coverage.
                 let most = if design == Design::Turns && n < 6 { 1.0 } else { 0.98 };
                 let told = format!("{sigma} {visit} {n} {design:?}: {covered}");
                 assert!((0.92..=most).contains(&covered), "{told}");
@@ -72,24 +74,24 @@ fn intervals_of_a_ratio_cover_it() {
     }
 }
 
-/// The distribution of a run's noise.
+/// The noise distribution of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Noise {
     #[default]
     Normal,
-    /// Half of the runs take twice as long.
+    /// Half of the runs are twice as long.
     TwoModes,
-    /// One run in ten takes three times as long.
+    /// One run in ten is three times as long.
     Stalls,
 }
 
-/// Two targets in one session or two.
+/// Two targets in one session or in two.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     /// Spread of a run's logarithm.
     sigma: f64,
     noise: Noise,
-    /// Spread of the logarithm by which a session differs, independently in every cell.
+    /// Spread of the logarithmic difference between sessions, independent for every cell.
     visit: f64,
     design: Design,
 }
@@ -101,7 +103,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// Returns a cell with this many runs of targets with a known ratio.
+    /// Returns a cell with this many runs of two targets with a known ratio.
     fn pair(&self, runs: usize, ratio: f64, random: &mut Random) -> Pair {
         let mut sessions = [0.0; 2].map(|_| lognormal(self.visit, 1, random)[0]);
         if self.design == Design::Turns {
@@ -130,8 +132,8 @@ impl Session {
         }
     }
 
-    /// Returns the share of comparisons of `cells` cells, the first with `ratio`, for which `holds`
-    /// is true.
+    /// Returns the share of comparisons with `cells` cells, of which the first has `ratio`, for
+    /// which `holds` is true.
     fn share(&self, cells: usize, runs: usize, ratio: f64, holds: fn(&[Verdict]) -> bool) -> f64 {
         let mut number = 0;
         share(|random| {
@@ -150,8 +152,8 @@ fn is_claim(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Faster | Verdict::Slower)
 }
 
-/// Guards against false alarms from two sessions taken for one, from a correction that omits cells,
-/// and from noise that is not normal.
+/// Guards against false alarms caused by treating two sessions as one, by a correction that omits
+/// cells, and by noise that is not normal.
 #[test]
 fn few_differences_are_made_up() {
     let (turns, visits) = (Design::Turns, Design::Visits(VISIT_SPREAD));
@@ -167,7 +169,7 @@ fn few_differences_are_made_up() {
     ] {
         let session = Session { sigma, noise, visit, design };
         let claims = session.share(12, 8, 1.0, |all| all.iter().any(is_claim));
-        // Two standard errors above one in twenty.
+        // Two standard errors above 5 %.
         assert!(claims <= 0.05 + 0.028, "{session:?}: {claims}");
     }
 }
@@ -233,7 +235,7 @@ fn extreme_measurements_give_finite_numbers() {
         &[3.0],
     ];
     let finite = |json: serde_json::Result<String>, of: &[f64]| {
-        // JSON has no number for infinity or NaN: serde_json writes null.
+        // JSON cannot represent infinity or NaN: serde_json writes null.
         assert!(!json.expect("JSON").contains("null"), "{of:?}");
     };
     for values in samples {

@@ -1,5 +1,5 @@
-//! Whether values depend on the order of the runs. A drive that heats up, fills up or is throttled
-//! becomes slower from run to run, and the mean of such runs is meaningless.
+//! Detects whether values depend on the order of the runs. A drive that heats up, fills up or is
+//! throttled slows down from run to run, and the mean of such runs is meaningless.
 
 use itertools::Itertools;
 use serde::{Deserialize, Serialize};
@@ -8,12 +8,12 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 use super::rank::doubled_ranks;
 use super::{SIGNIFICANT_P, sample};
 
-/// Maximum number of runs for an exact p over all orders: 9! orders take milliseconds, 10! ten
+/// Maximum number of runs for an exact p over all orders. 9! orders take milliseconds; 10! take ten
 /// times as long.
 pub const EXACT_ORDER_MAX: usize = 9;
 
-/// Minimum number of runs for which an order can be significant: 2 of 5! are fewer than 5 %, 2 of
-/// 4! are not.
+/// Minimum number of runs for an order to be significant: 2 of 5! orders are less than 5 %, but 2
+/// of 4! are not.
 const RUNS_MIN: usize = 5;
 
 /// Direction of a trend.
@@ -35,7 +35,8 @@ pub enum Direction {
 pub struct Trend {
     /// Spearman's rank correlation of value and order, in -1..=1; 0 if all values are equal.
     pub rho: f64,
-    /// Two-sided p value: the probability of a correlation at least this strong if order is chance.
+    /// Two-sided p value: the probability of a correlation at least this strong if the order has no
+    /// effect.
     pub p: f64,
     /// Conclusion.
     pub direction: Direction,
@@ -44,8 +45,9 @@ pub struct Trend {
 /// Returns the trend in `values`, given in the order of their runs. Returns `None` for fewer than 3
 /// runs, or if a value cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
 ///
-/// Up to [`EXACT_ORDER_MAX`] runs p is exact, including ties: the share of all orders that
-/// correlate as strongly. Above, it is Student's approximation with n - 2 degrees of freedom.
+/// For up to [`EXACT_ORDER_MAX`] runs, p is exact, including ties: it is the share of all orders
+/// with at least this correlation. For more runs, it is Student's approximation with n - 2 degrees
+/// of freedom.
 ///
 /// Source: Spearman, "The Proof and Measurement of Association between Two Things", American
 /// Journal of Psychology 15 (1904); both p values: Kendall and Gibbons, "Rank Correlation Methods",
@@ -55,7 +57,7 @@ pub(crate) fn trend(values: &[f64]) -> Option<Trend> {
     let ranks: Vec<i64> = doubled_ranks(values).into_iter().map(|rank| rank as i64).collect();
     let covariance = covariance(&ranks);
     let spread = |ranks: &mut dyn Iterator<Item = i64>| {
-        // The mean of doubled ranks is n + 1.
+        // The mean of the doubled ranks is n + 1.
         ranks.map(|rank| (rank - n as i64 - 1).pow(2) as f64).sum::<f64>()
     };
     let both = spread(&mut ranks.iter().copied()) * spread(&mut (1..=n as i64).map(|at| 2 * at));
@@ -73,14 +75,15 @@ pub(crate) fn trend(values: &[f64]) -> Option<Trend> {
     Some(Trend { rho, p, direction })
 }
 
-/// Returns the sum of products of doubled ranks and doubled positions, both minus their mean.
+/// Returns the sum of products of doubled ranks and doubled positions, both relative to their mean.
 fn covariance(ranks: &[i64]) -> i64 {
     let mean = ranks.len() as i64 + 1;
     let places = (1..).map(|at| 2 * at - mean);
     ranks.iter().zip(places).map(|(rank, place)| (rank - mean) * place).sum()
 }
 
-/// Returns the share of all orders of `ranks` whose covariance is at least as far from zero.
+/// Returns the share of all orders of `ranks` whose covariance is at least as far from zero as
+/// `observed`.
 fn exact_p(ranks: &[i64], observed: i64) -> f64 {
     let (mut far, mut all) = (0u32, 0u32);
     for order in ranks.iter().copied().permutations(ranks.len()) {
@@ -93,7 +96,7 @@ fn exact_p(ranks: &[i64], observed: i64) -> f64 {
 fn student_p(rho: f64, n: usize) -> Option<f64> {
     let freedom = (n - 2) as f64;
     let t = rho.abs() * (freedom / (1.0 - rho * rho)).sqrt();
-    // One order of n! correlates fully; its share in Student's distribution is zero.
+    // Only one of n! orders correlates perfectly; its share in Student's distribution is zero.
     if t.is_infinite() {
         return Some(0.0);
     }
@@ -103,7 +106,7 @@ fn student_p(rho: f64, n: usize) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     //! Goal: correlation and p agree with other implementations. Method: scipy 1.17.1, `spearmanr`;
-    //! p of few runs by going through `itertools.permutations` of `rankdata`.
+    //! p of few runs by enumerating `itertools.permutations` of `rankdata`.
     use super::*;
 
     fn check(values: &[f64], rho: f64, p: f64, direction: Direction) {

@@ -1,4 +1,4 @@
-//! Whether two targets that took turns differ: a randomisation test over whole rounds.
+//! Tests whether two targets that took turns differ: a randomisation test over whole rounds.
 //!
 //! ```text
 //! round     1     2     3    ...    n
@@ -6,15 +6,15 @@
 //!           +     -     +          -       ratios could equally well be inverted
 //! ```
 //!
-//! If the targets are alike, each of the 2^n ways to swap the targets of whole rounds is as likely
-//! as the measured one. The share of them with a difference as clear as the measured one, in *any*
-//! cell, is p. The probability of a claim without a difference is therefore at most 5 % for any
-//! distribution of the noise and any number of cells, and also where one disturbance changes all
-//! cells of a round. An effect on a whole session, such as the speed of a shared disk in this hour,
+//! If the targets are equal, each of the 2^n ways to swap the targets within rounds is as likely as
+//! the measured arrangement. p is the share of arrangements in which *any* cell has a difference at
+//! least as clear as the measured one. The probability of a false positive is therefore at most 5 %
+//! for any distribution of the noise and any number of cells, even if one disturbance changes all
+//! cells of a round. An effect on a whole session, such as the current speed of a shared disk,
 //! affects both targets of each round and cancels out.
 //!
 //! The statistic is from Student's paired test on logarithms of ratios, transformed to a normal
-//! scale so that cells of different numbers of rounds can be compared.
+//! scale so that cells with different numbers of rounds can be compared.
 //!
 //! Source: Westfall and Young, "Resampling-Based Multiple Testing" (1993), algorithm 2.8 (step-down
 //! maxT), with the sign changes of Fisher, "The Design of Experiments" (1935), chapter III; the
@@ -26,30 +26,31 @@ use rand_xoshiro::rand_core::Rng;
 use super::SIGNIFICANT_P;
 use pumice_drive::base::seed::random;
 
-/// Rounds up to which all sign changes are counted; above, this many are drawn by seed. The sign
-/// of the first round is kept, since a statistic and its negative are the same.
+/// Maximum number of rounds for which all sign changes are enumerated. Above that, the same number
+/// of sign changes is drawn from the seed. The sign of the first round is fixed, because a
+/// statistic and its negative are equivalent.
 const EXACT_ROUNDS_MAX: usize = 13;
 const DRAWN: usize = 4096;
 
-/// Share of a largest statistic that rounding may remove.
+/// Relative rounding error allowed in the largest statistic.
 const ROUNDING: f64 = 1e-9;
 
-/// Logarithms of one cell's ratios by round; `None` where the cell was not measured on both.
+/// Logarithms of one cell's ratios by round; `None` for a round in which the cell was not measured
+/// on both targets.
 pub(super) type LogRatios = Vec<Option<f64>>;
 
-/// Returns the smallest number of rounds at which a p, multiplied by `families`, can be
-/// significant.
+/// Returns the smallest number of rounds for which p, multiplied by `families`, can be significant.
 pub(super) fn rounds_wanted(families: usize) -> usize {
     let least = |rounds: &usize| families as f64 * least_p(*rounds) < SIGNIFICANT_P;
     (2..64).find(least).unwrap_or(64)
 }
 
-/// Returns the smallest p of this many rounds.
+/// Returns the smallest possible p for this number of rounds.
 pub(super) fn least_p(rounds: usize) -> f64 {
     0.5_f64.powi(rounds.min(1000).saturating_sub(1) as i32)
 }
 
-/// Returns p of each cell, corrected for the number of cells. Cells without rounds have 1.
+/// Returns p for each cell, corrected for the number of cells. Cells without rounds have a p of 1.
 pub(super) fn p_values(cells: &[LogRatios], seed: u64) -> Vec<f64> {
     let rounds = cells.iter().map(Vec::len).max().unwrap_or(0);
     let all: Vec<Statistic<'_>> = cells.iter().map(|cell| Statistic::new(cell)).collect();
@@ -61,7 +62,7 @@ pub(super) fn p_values(cells: &[LogRatios], seed: u64) -> Vec<f64> {
     for change in sign_changes(rounds, seed) {
         changes += 1;
         let mut greatest = 0.0_f64;
-        // From the least clear cell up: each competes with the cells that are no clearer.
+        // From the least clear cell upward, each competes with the cells that are no clearer.
         for &cell in order.iter().rev() {
             greatest = greatest.max(all[cell].of(&|round| change[round]));
             reached[cell] += usize::from(greatest >= measured[cell] * (1.0 - ROUNDING));
@@ -76,7 +77,8 @@ pub(super) fn p_values(cells: &[LogRatios], seed: u64) -> Vec<f64> {
     p
 }
 
-/// Returns sign changes of `rounds` rounds, the unchanged one first: all, or drawn ones.
+/// Returns sign changes for `rounds` rounds, starting with the unchanged signs: either all sign
+/// changes, or a random selection.
 fn sign_changes(rounds: usize, seed: u64) -> impl Iterator<Item = Vec<bool>> {
     let is_exact = rounds <= EXACT_ROUNDS_MAX;
     let count = if is_exact { 1 << rounds.saturating_sub(1) } else { DRAWN };
@@ -90,7 +92,7 @@ fn sign_changes(rounds: usize, seed: u64) -> impl Iterator<Item = Vec<bool>> {
             if round.is_multiple_of(64) {
                 bits = random.next_u64();
             }
-            // The measured signs are one of the drawn ones.
+            // The measured signs are one of the selected arrangements.
             number > 0 && round > 0 && bits >> (round % 64) & 1 == 1
         };
         (0..rounds).map(sign).collect()
@@ -101,9 +103,10 @@ fn sign_changes(rounds: usize, seed: u64) -> impl Iterator<Item = Vec<bool>> {
 struct Statistic<'a> {
     ratios: &'a [Option<f64>],
     rounds: usize,
-    /// Product of the sum of squares and the number of rounds: the square of the greatest sum.
+    /// Product of the sum of squares and the number of rounds: the square of the greatest possible
+    /// sum.
     greatest: f64,
-    /// Factor and degrees of freedom of the transformation.
+    /// Factor and degrees of freedom used in the transformation.
     factor: f64,
     freedom: f64,
 }
@@ -117,7 +120,7 @@ impl<'a> Statistic<'a> {
         Self { ratios, rounds, greatest: squares * rounds as f64, factor, freedom }
     }
 
-    /// Returns the statistic, at least 0, if the rounds that `is_swapped` names are swapped.
+    /// Returns the statistic, at least 0, with the rounds selected by `is_swapped` swapped.
     fn of(&self, is_swapped: &dyn Fn(usize) -> bool) -> f64 {
         if self.greatest <= 0.0 || self.rounds < 2 {
             return 0.0;
@@ -126,7 +129,7 @@ impl<'a> Statistic<'a> {
             ratio.map(|ratio| if is_swapped(round) { -ratio } else { ratio })
         };
         let sum: f64 = self.ratios.iter().enumerate().filter_map(signed).sum();
-        // The square of t divided by its degrees of freedom is share / (1 - share).
+        // The square of t divided by its degrees of freedom equals share / (1 - share).
         let share = (sum * sum / self.greatest).min(1.0 - f64::EPSILON);
         self.factor * (self.freedom * -(1.0 - share).ln()).sqrt()
     }
@@ -135,7 +138,7 @@ impl<'a> Statistic<'a> {
 #[cfg(test)]
 mod tests {
     //! Goal: p is the share of sign changes that are at least as clear, over all cells. Method:
-    //! counted by hand; many rounds by two million sign changes with numpy 2.4.6.
+    //! enumeration by hand; many rounds are compared with two million sign changes in numpy 2.4.6.
     use super::*;
 
     fn cell(ratios: &[f64]) -> LogRatios {
@@ -144,9 +147,9 @@ mod tests {
 
     #[test]
     fn one_cell_is_the_sign_flip_test() {
-        // All of one sign: only that and its negative are as clear.
+        // All have the same sign: only this arrangement and its negative are as clear.
         assert_eq!(p_values(&[cell(&[0.3, 0.2, 0.4, 0.1, 0.2, 0.3])], 1), [1.0 / 32.0]);
-        // One of six, the smallest, has the opposite sign: 2 of 32 sums are as large.
+        // The smallest of six has the opposite sign: 2 of 32 sums are as large.
         assert_eq!(p_values(&[cell(&[0.3, 0.2, 0.4, -0.1, 0.2, 0.3])], 1), [2.0 / 32.0]);
         assert_eq!(p_values(&[cell(&[0.0; 6])], 1), [1.0]);
         assert_eq!(p_values(&[cell(&[0.1, -0.1])], 1), [1.0]);

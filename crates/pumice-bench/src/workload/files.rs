@@ -1,26 +1,27 @@
-//! Sets of files that are copied within a file system, as lists of sizes.
+//! Sets of files to copy within a file system, as lists of sizes.
 //!
-//! AS SSD's copy test has three: an ISO image (two large files), a program (a folder with many
+//! AS SSD's copy test has three sets: an ISO image (two large files), a program (a folder with many
 //! small files) and a game (small and large files).
 //!
 //! Source: Tom's Hardware, "Three PCI Express-Based SSDs: When SATA 6 Gb/s Is Too Slow",
-//! tomshardware.com/reviews/pci-express-ssd,2952-6.html, for the kinds; UserBenchmark, "What is AS
-//! SSD real world copy speed", userbenchmark.com/Faq, for the image (two files of 500 MB). No
-//! source was found for the numbers and sizes of the other files: the values here are our own.
+//! tomshardware.com/reviews/pci-express-ssd,2952-6.html, for the types of files; UserBenchmark,
+//! "What is AS SSD real world copy speed", userbenchmark.com/Faq, for the image (two files of 500
+//! MB). No source was found for the numbers and sizes of the other files; the values here are our
+//! own.
 
 use rand::RngExt;
 
 use pumice_drive::base::seed::{mix, random};
 
-/// Maximum number of files; the last one has the rest of the bytes. Arbitrary: enough for 4 GB of
+/// Maximum number of files; the last file has the remaining bytes. Arbitrary: enough for 4 GB of
 /// small files.
 pub const FILES_MAX: usize = 100_000;
 
-/// Sizes in bytes of small files, least and greatest, and of the large files of a game.
+/// Minimum and maximum sizes of small files, and of the large files of a game, in bytes.
 const SMALL_BYTES: (f64, f64) = (1024.0, 262_144.0);
 const LARGE_BYTES: (f64, f64) = (1_048_576.0, 67_108_864.0);
 
-/// Small files of a game that follow each large one.
+/// Number of small files after each large file of a game.
 const SMALL_PER_LARGE: usize = 16;
 
 /// A set of files.
@@ -28,19 +29,19 @@ const SMALL_PER_LARGE: usize = 16;
 pub enum FileSet {
     /// One file.
     One,
-    /// Two files of the same size, as the images of two disks.
+    /// Two files of equal size, like the images of two disks.
     Image,
-    /// Small files only: 1 to 256 KiB, 46 KiB in the mean.
+    /// Only small files, of 1 to 256 KiB with a mean of 46 KiB.
     Program,
-    /// A large file of 1 to 64 MiB, then 16 small ones, and so on: 94 % of the bytes are in large
+    /// Repeatedly one large file of 1 to 64 MiB and 16 small ones; 94 % of the bytes are in large
     /// files.
     Game,
 }
 
 impl FileSet {
-    /// Returns the sizes of the files in bytes, none of them 0 and at most [`FILES_MAX`], whose sum
-    /// is `bytes`. The logarithms of small and of large sizes are uniform. Equal seeds return equal
-    /// sizes.
+    /// Returns the sizes of the files in bytes. There are at most [`FILES_MAX`], none has size 0,
+    /// and their sum is `bytes`. The logarithms of small and of large sizes are uniform. Equal
+    /// seeds produce equal sizes.
     pub fn sizes(self, bytes: u64, seed: u64) -> Vec<u64> {
         let mut draws = random(mix(seed));
         let mut drawn = |(least, greatest): (f64, f64)| -> u64 {
@@ -68,7 +69,8 @@ impl FileSet {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a set has its bytes, its kind of files, and the same files for the same seed.
+    //! Goal: a set has the correct total size, the correct types of files, and the same files for
+    //! the same seed.
     use super::*;
 
     #[test]

@@ -1,8 +1,9 @@
-//! Mixed loads of several kinds of requests, as in an access specification of Iometer.
+//! Mixed workloads with several kinds of requests, as in an Iometer access specification.
 //!
-//! Each request is of one kind, drawn by the kinds' shares; it is a read or a write, at a random
-//! offset or at the end of the previous request of its kind, by that kind's shares. At the end of
-//! the span a sequential request begins anew at its start.
+//! The kind of each request is drawn according to the kinds' shares. The shares of that kind then
+//! determine whether the request is a read or a write, and whether its offset is random or
+//! continues after the previous request of the kind. At the end of the span, a sequential request
+//! continues at the start.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use super::spec::{Operation, Pattern, RECORD_BYTES_MIN, Workload};
 use crate::error::{Error, Result};
 use pumice_drive::base::units::format_size_exact;
 
-/// Maximum number of kinds of a mix: the lines of an access specification.
+/// Maximum number of kinds in a mix: the number of lines in an access specification.
 ///
 /// Source: Iometer 1.1.0, `MAX_ACCESS_SPECS`.
 pub(crate) const ACCESSES_MAX: usize = 100;
@@ -22,24 +23,24 @@ const PAUSE_MS_MAX: u32 = 60_000;
 /// One kind of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Access {
-    /// Bytes of each request, a multiple of 512.
+    /// Request size in bytes, a multiple of 512.
     pub bytes: u64,
-    /// Share of all requests, in percent; the shares of a mix have the sum 100.
+    /// Share of all requests, in percent; the shares in a mix add up to 100.
     pub share_percent: u32,
     /// Share of reads, in percent.
     pub reads_percent: u32,
     /// Share of random offsets, in percent.
     pub random_percent: u32,
-    /// Alignment of random offsets in bytes, a multiple of 512; 0 for sectors of 512 bytes.
+    /// Alignment of random offsets in bytes, a multiple of 512; 0 stands for 512-byte sectors.
     pub align_bytes: u64,
-    /// Number of requests of a thread after which it pauses.
+    /// Number of requests of a thread between two pauses.
     pub burst: u32,
     /// Duration of a pause in milliseconds; 0 for none.
     pub pause_ms: u32,
 }
 
 impl Access {
-    /// Returns the distance of possible random offsets in bytes.
+    /// Returns the distance between possible random offsets in bytes.
     pub(crate) fn step_bytes(&self) -> u64 {
         self.align_bytes.max(RECORD_BYTES_MIN)
     }
@@ -50,10 +51,10 @@ pub(super) fn common(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { common(other, one % other) }
 }
 
-/// Checks the mix of a workload whose record is valid.
+/// Checks the mix of a workload whose record size is valid.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the number and its range.
+/// [`Error::Invalid`] with the invalid number and its range.
 pub(super) fn check(workload: &Workload) -> Result<()> {
     let wrong = |what: String| Err(Error::invalid(what));
     let mix = &workload.mix;
@@ -103,7 +104,7 @@ pub(super) fn check(workload: &Workload) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: an impossible mix is refused, and the error names the number.
+    //! Goal: an impossible mix is refused, and the error includes the number.
     use super::*;
     use crate::bench::results::sample::workload;
 

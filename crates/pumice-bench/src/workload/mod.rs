@@ -1,15 +1,15 @@
-//! Workloads and plans: the activity of a benchmark or a forecast, without its measurement.
+//! Workloads and plans: the activity of a benchmark or a forecast, independent of its measurement.
 //!
-//! * `span`: spans relative to the memory.
+//! * `span`: spans relative to the memory size.
 //! * `spec`: one workload, in numbers.
 //! * `pattern`: the addresses of its requests.
-//! * `files`: the files that are copied within a file system.
-//! * `import`: presets from files of fio and Iometer.
-//! * `mix`: kinds of requests of a mixed load.
+//! * `files`: sets of files to copy within a file system.
+//! * `import`: presets from fio and Iometer files.
+//! * `mix`: the kinds of requests in a mixed workload.
 //! * `plan`: tests at levels of compressibility, repeated in rounds.
 //! * `preset`: plans as TOML files, and changes from a command line.
 //!
-//! Uses `payload` for the levels' data; does not know targets.
+//! The module uses `payload` for the levels' data, and is independent of targets.
 
 mod files;
 mod import;

@@ -1,8 +1,8 @@
-//! Plans: tests at levels, repeated in rounds.
+//! Plans: tests at several levels, repeated in rounds.
 //!
-//! A **test** is a workload with a name; a **level** is a kind of data; a **cell** is one test at
-//! one level; a **round** runs every cell once. A plan is complete: two results of the same plan
-//! can be compared. `preset` creates plans; the bench runs them.
+//! A **test** is a named workload; a **level** is a kind of data; a **cell** is one test at one
+//! level; a **round** runs every cell once. A plan is complete: two results of the same plan are
+//! comparable. `preset` creates plans; the bench runs them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,14 +12,14 @@ use crate::payload::{self, KindName, Payload, PayloadOptions, Saving, UNIT_BYTES
 use crate::stats::Better;
 use crate::workload::{DEPTH_MAX, Operation, RECORD_BYTES_MIN, Workload};
 
-/// Maximum number of tests, levels and runs: a larger plan is a mistake.
+/// Maximum number of tests, levels and runs. A larger plan is assumed to be a mistake.
 pub const TESTS_MAX: usize = 500;
 /// See [`TESTS_MAX`].
 const LEVELS_MAX: usize = 50;
 /// See [`TESTS_MAX`].
 pub const RUNS_MAX: u32 = 1000;
 
-/// The quantity that a test's reports show first.
+/// The quantity that reports show first for a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Unit {
     /// 10^6 bytes per second read or written by the host.
@@ -60,10 +60,10 @@ impl Unit {
     }
 }
 
-/// A workload with a name.
+/// A named workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Test {
-    /// Unique in the plan.
+    /// Name, unique within the plan.
     pub name: String,
     /// The quantity that reports show first.
     pub unit: Unit,
@@ -74,19 +74,19 @@ pub struct Test {
 /// A kind of data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
-    /// Unique in the plan, such as `50 % saved`.
+    /// Name, unique within the plan, such as `50 % saved`.
     pub name: String,
-    /// Kind of data, as on the command line: see [`KindName`].
+    /// Kind of data, in the notation of the command line; see [`KindName`].
     pub kind: String,
-    /// Requested saving in percent, for kinds that take one.
+    /// Requested saving in percent, for kinds that require one.
     pub saved_percent: Option<f64>,
-    /// Share of units that repeat earlier ones, in percent; the default of the kind if absent.
+    /// Share of units that repeat earlier ones, in percent; absent for the default of the kind.
     pub duplicates_percent: Option<f64>,
 }
 
 impl Level {
-    /// Returns the saving of the data in percent, if it is known: as requested, or the saving of
-    /// random data (0) or of one byte (100).
+    /// Returns the saving of the data in percent, if known: the requested saving, or the saving of
+    /// random data (0) or of one repeated byte (100).
     pub fn known_saving(&self) -> Option<f64> {
         self.saved_percent.or(match self.kind.as_str() {
             "random" => Some(0.0),
@@ -95,7 +95,7 @@ impl Level {
         })
     }
 
-    /// Returns the unit size of the data for a record size: a record, or 4 KiB if that is less, so
+    /// Returns the unit size of the data for a record size: the record size, but at most 4 KiB, so
     /// that every record has the requested saving. Only IOzone's units are whole records, up to 16
     /// MiB.
     pub fn unit_bytes(&self, record_bytes: u64) -> usize {
@@ -109,11 +109,11 @@ impl Level {
     /// Returns the data, in units of `unit_bytes`.
     ///
     /// # Errors
-    /// The kind is unknown, needs a saving or takes none, or its file cannot be read.
+    /// The kind is unknown, has a missing or unexpected saving, or its file cannot be read.
     pub fn payload(&self, seed: u64, unit_bytes: usize) -> Result<Payload> {
         let wrong = |what| Error::invalid(what);
         let kind: KindName = self.kind.parse().map_err(wrong)?;
-        // Windows of real data consist of such units only.
+        // Windows of realistic data consist of only these units.
         let is_woven = matches!(kind, KindName::Spread | KindName::Like(_));
         let saving = |percent: f64| Saving::from_fraction(percent / 100.0);
         let mut options = PayloadOptions::new(kind.load(self.saved_percent.map(saving))?);
@@ -143,11 +143,11 @@ pub enum Cache {
     /// The target is written back and dropped from the cache before every run.
     #[default]
     Dropped,
-    /// As the previous run left it.
+    /// The cache is left as it was after the previous run.
     Warm,
 }
 
-/// A complete plan of a benchmark.
+/// A complete plan for a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// Tests, in the order of execution.
@@ -159,18 +159,20 @@ pub struct Plan {
     /// Maximum number of rounds, if `precision_percent` is set.
     pub runs_max: u32,
     /// Required precision: half the width of the mean's interval, in percent of the mean. Cells
-    /// that have not reached it run in further rounds.
+    /// that have not reached it are run in further rounds.
     pub precision_percent: Option<f64>,
-    /// Rounds end when this test is in steady state at every level, or after `runs_max` rounds.
+    /// The test that must reach steady state: rounds end when it is steady at every level, or after
+    /// `runs_max` rounds.
     pub steady: Option<String>,
-    /// Whether the used part of the target is trimmed first, so that a flash drive is as new.
+    /// Whether the used part of the target is trimmed first, so that a flash drive behaves like a
+    /// new one.
     #[serde(default)]
     pub purge: bool,
-    /// Number of times that the whole span is written before the first round, with the first
-    /// level's data.
+    /// Number of times that the whole span is written before the first round, with the data of the
+    /// first level.
     pub precondition: u32,
-    /// Whether each level's data is written before its tests that read, so that every level reads
-    /// its own data. Otherwise the target keeps the data that the tests wrote.
+    /// Whether each level's data is written before the level's tests that read, so that every level
+    /// reads its own data. Otherwise the target keeps the data written by the tests.
     pub fills: bool,
     /// Order of the cells of a round.
     pub order: Order,
@@ -183,10 +185,11 @@ pub struct Plan {
     /// Idle time before each run, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pause_seconds: f64,
-    /// Reports also show the best of this many first runs, like a tool that reports its best run.
+    /// Number of initial runs whose best result is also reported, like a tool that reports its best
+    /// run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_of: Option<u32>,
-    /// Seed of addresses, data and order.
+    /// Seed for addresses, data and order.
     pub seed: u64,
 }
 
@@ -253,12 +256,12 @@ impl Plan {
         }
     }
 
-    /// Removes the tests that need a file and the page cache; returns their operations.
+    /// Removes the tests that require a file and the page cache. Returns their operations.
     pub fn leave_out_stdio(&mut self) -> Vec<Operation> {
         self.leave_out(Operation::is_stdio)
     }
 
-    /// Removes the tests that copy files, which need a folder; returns their operations.
+    /// Removes the tests that copy files, which require a folder. Returns their operations.
     pub fn leave_out_copies(&mut self) -> Vec<Operation> {
         self.leave_out(|operation| operation.file_set().is_some())
     }
@@ -271,9 +274,9 @@ impl Plan {
         left_out
     }
 
-    /// Replaces the threads of each test by one thread with as many requests in flight as all of
-    /// them had together, up to the maximum depth; returns whether that changed anything. For
-    /// targets that have one thread.
+    /// Replaces the threads of each test with one thread that has the same total number of requests
+    /// in flight, limited to the maximum depth. Returns whether anything changed. Used for targets
+    /// that support only one thread.
     pub fn use_one_thread(&mut self) -> bool {
         let mut is_changed = false;
         for test in self.tests.iter_mut().filter(|test| test.workload.threads > 1) {
@@ -285,7 +288,8 @@ impl Plan {
         is_changed
     }
 
-    /// Returns whether the plan only reads data that a target already holds, and does not write.
+    /// Returns whether the plan only reads data that already exists on the target, and does not
+    /// write.
     pub fn only_looks(&self) -> bool {
         let looks = |test: &Test| test.workload.operation.reads_as_it_is();
         self.tests.iter().all(looks) && !self.purge && self.precondition == 0
@@ -296,7 +300,7 @@ impl Plan {
         self.tests.len() * self.levels.len()
     }
 
-    /// Returns the begin of the used part of the target, in bytes.
+    /// Returns the start of the used part of the target, in bytes.
     pub(crate) fn begin_bytes(&self) -> u64 {
         self.on_target().map(|workload| workload.shift_bytes).min().unwrap_or(0)
     }
@@ -306,23 +310,24 @@ impl Plan {
         self.on_target().map(Workload::end_bytes).max().unwrap_or(0)
     }
 
-    /// Returns begin and end of the part that holds a level's data before its tests, in bytes;
-    /// `None` if no test needs that. For a target that `is_own`, this is the whole part that tests
-    /// use; for other targets, it excludes the parts that are read as they are.
+    /// Returns the start and end of the part that is filled with a level's data before its tests,
+    /// in bytes; `None` if no test needs it. If the target `is_own`, this is the whole part that
+    /// tests use. For other targets, it excludes the parts from which tests read existing data.
     pub fn filled(&self, is_own: bool) -> Option<(u64, u64)> {
         let filled = || self.on_target().filter(|it| is_own || !it.operation.reads_as_it_is());
         let begin = filled().map(|workload| workload.shift_bytes).min()?;
         Some((begin, filled().map(Workload::end_bytes).max()?))
     }
 
-    /// Returns the bytes of the largest set of files that a test copies; 0 without such a test.
+    /// Returns the size of the largest set of files that a test copies, in bytes; 0 if no test
+    /// copies files.
     pub fn copied_bytes(&self) -> u64 {
         let all = self.tests.iter().map(|test| &test.workload);
         let copies = all.filter(|workload| workload.operation.file_set().is_some());
         copies.map(|workload| workload.span_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the workloads that use the target itself.
+    /// Returns the workloads that access the target itself.
     fn on_target(&self) -> impl Iterator<Item = &Workload> {
         let all = self.tests.iter().map(|test| &test.workload);
         all.filter(|workload| workload.operation.file_set().is_none())
@@ -331,7 +336,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the written and the read-only parts of a target are distinguished. Method: plans of
+    //! Goal: the written and the read-only parts of a target are distinguished. Method: plans with
     //! one or two operations.
     use super::*;
     use crate::workload::{Changes, Preset};
@@ -352,7 +357,7 @@ mod tests {
         assert!(!plan("as-ssd", &Changes::default()).only_looks());
     }
 
-    /// Guards against filling a drive because a test reads all of it.
+    /// Guards against filling a drive merely because a test reads all of it.
     #[test]
     fn what_is_read_as_it_is_is_not_filled() {
         let whole = Changes { whole_bytes: Some(1 << 40), quick: true, ..Changes::default() };

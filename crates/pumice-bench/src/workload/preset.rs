@@ -1,4 +1,4 @@
-//! Presets: plans as TOML files, and changes from a command line.
+//! Presets: plans in TOML files, and changes from the command line.
 //!
 //! ```toml
 //! about = "What it shows."
@@ -12,9 +12,9 @@
 //! depth = 32
 //! ```
 //!
-//! Unknown keys are refused, so that a misspelt key is not silently a default.
+//! Unknown keys are refused, so that a misspelt key does not silently leave its default in effect.
 //!
-//! * `sweep`: the tests that a `[[test]]` describes.
+//! * `sweep`: the tests described by a `[[test]]`.
 
 mod sweep;
 
@@ -31,7 +31,7 @@ use crate::workload::{Ends, Flush, Operation, Pattern};
 use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::parse_size;
 
-/// Name and text of a preset.
+/// Expands to the name and text of each preset.
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
         [$(($name, include_str!(concat!("presets/", $name, ".toml")))),*]
@@ -62,7 +62,7 @@ pub const PRESETS: [(&str, &str); 20] = presets![
     "wsat",
 ];
 
-/// Keys of a preset, of both a preset and a test, and of a test only.
+/// Keys for presets only, for both presets and tests, and for tests only.
 const TOP_KEYS: [&str; 16] = [
     "about",
     "runs",
@@ -87,14 +87,14 @@ const COMMON_KEYS: [&str; 12] = [
 ];
 const TEST_KEYS: [&str; 5] = ["operation", "name", "record", "records", "mix"];
 
-/// Default span, and the word for the whole target.
+/// The default span, and the word for the whole target.
 const SPAN_DEFAULT: &str = "1G";
 const WHOLE: &str = "all";
 
 /// Maximum size of a preset file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A preset, from which a plan is made.
+/// A preset, which is the source of a plan.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Preset {
@@ -128,19 +128,20 @@ pub struct Preset {
     levels: Vec<LevelText>,
     #[serde(rename = "test")]
     tests: Vec<TestText>,
-    /// Differences of the requests from the tool of this file, in sentences without a full stop.
+    /// Differences between the requests and those of the tool that the file belongs to, as
+    /// sentences without a full stop.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// Differences in how a benchmark makes the requests, likewise.
+    /// Differences in how a benchmark issues the requests, in the same form.
     #[serde(skip)]
     pub measuring_notes: Vec<String>,
-    /// The target that the file of another tool names.
+    /// The target named in another tool's file.
     #[serde(skip)]
     pub target: Option<String>,
-    /// Whether the preset is from another tool's file.
+    /// Whether the preset was imported from another tool's file.
     #[serde(skip)]
     pub is_imported: bool,
-    /// Whether a test has no span.
+    /// Whether any test has no span.
     #[serde(skip)]
     needs_span: bool,
 }
@@ -158,11 +159,11 @@ fn yes() -> bool {
 #[serde(rename_all = "kebab-case")]
 struct Settings {
     depth: Option<u32>,
-    /// One test for each.
+    /// One test is created for each.
     depths: Option<Vec<u32>>,
     threads: Option<u32>,
     span: Option<String>,
-    /// One test for each.
+    /// One test is created for each.
     spans: Option<Vec<String>>,
     shift: Option<String>,
     seconds: Option<f64>,
@@ -189,19 +190,19 @@ struct TestText {
     record: Option<String>,
     #[serde(default)]
     records: Vec<String>,
-    /// Kinds of requests of a mixed load.
+    /// Kinds of requests in a mixed workload.
     #[serde(default)]
     mix: Vec<AccessText>,
     #[serde(flatten)]
     own: Settings,
 }
 
-/// Changes of a preset from a command line; absent fields have no effect.
+/// Changes to a preset from a command line; absent fields have no effect.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Fewer and shorter runs.
     pub quick: bool,
-    /// Rounds.
+    /// Number of rounds.
     pub runs: Option<u32>,
     /// Maximum number of rounds.
     pub runs_max: Option<u32>,
@@ -213,8 +214,8 @@ pub struct Changes {
     pub warm_up_seconds: Option<f64>,
     /// Bytes of the target to use.
     pub span_bytes: Option<u64>,
-    /// Bytes of the whole target, which tests with `span = "all"` and imported tests without a size
-    /// use; if absent, tests with `span = "all"` use the default span of 1 GiB.
+    /// Size of the whole target in bytes, for tests with `span = "all"` and imported tests without
+    /// a size. If absent, tests with `span = "all"` use the default span of 1 GiB.
     pub whole_bytes: Option<u64>,
     /// Offset of the used part within the target, in bytes.
     pub shift_bytes: Option<u64>,
@@ -240,15 +241,15 @@ pub struct Changes {
     pub flush: Option<Flush>,
     /// See [`Pattern`].
     pub pattern: Option<Pattern>,
-    /// See [`Ends`]; does not concern operations that use a C library buffer.
+    /// See [`Ends`]; not used for operations with a C library buffer.
     pub ends: Option<Ends>,
     /// See [`Order`].
     pub order: Option<Order>,
-    /// Seed of addresses, data and order.
+    /// Seed for addresses, data and order.
     pub seed: Option<u64>,
 }
 
-/// Maximum rounds, seconds and span of `--quick`. Fewer rounds can show no difference.
+/// Maximum rounds, seconds and span for `--quick`. Fewer rounds cannot show any difference.
 const QUICK_RUNS: u32 = 4;
 const QUICK_SECONDS: f64 = 1.0;
 const QUICK_SPAN_BYTES: u64 = 256 << 20;
@@ -258,8 +259,8 @@ fn invalid(what: impl Into<String>) -> Error {
 }
 
 impl Preset {
-    /// Returns the preset with this name, or from this file: one in TOML, a job file of fio, or a
-    /// configuration of Iometer.
+    /// Returns the preset with this name or from this file, which may be in TOML, a job file of
+    /// fio, or a configuration of Iometer.
     ///
     /// # Errors
     /// [`Error::NotFound`] with the nearest name; [`Error::Invalid`] with the invalid line.
@@ -304,7 +305,7 @@ impl Preset {
         toml::from_str(text).map_err(wrong)
     }
 
-    /// Parses a preset that is part of a larger file; error messages call it `name`.
+    /// Parses a preset that is part of a larger file. Error messages refer to it as `name`.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the reason.
@@ -314,10 +315,10 @@ impl Preset {
         table.try_into().map_err(wrong)
     }
 
-    /// Returns the plan of the preset with `changes`.
+    /// Returns the plan of the preset after applying `changes`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a number that is malformed or out of range.
+    /// [`Error::Invalid`] for a malformed or out-of-range number.
     pub fn plan(&self, changes: &Changes) -> Result<Plan> {
         if self.needs_span && changes.span_bytes.or(changes.whole_bytes).is_none() {
             return Err(invalid("a test has no size: add --span"));
@@ -370,8 +371,8 @@ impl Preset {
         Ok(plan)
     }
 
-    /// Returns whether this is the text of another tool's file that [`Self::load`] reads. Its
-    /// beginning is enough.
+    /// Returns whether this text is from another tool's file that [`Self::load`] supports. The
+    /// beginning of the file suffices.
     pub(crate) fn is_of_another_tool(text: &str) -> bool {
         import(text, "").is_some()
     }
@@ -386,7 +387,7 @@ impl Preset {
         !self.is_imported || !settings.into_iter().any(has_place)
     }
 
-    /// Returns whether a test uses the whole of the target: see [`Changes::whole_bytes`].
+    /// Returns whether any test uses the whole target; see [`Changes::whole_bytes`].
     pub fn uses_all(&self) -> bool {
         let settings = self.tests.iter().map(|test| &test.own).chain([&self.common]);
         let mut spans = settings.flat_map(|it| it.span.iter().chain(it.spans.iter().flatten()));
@@ -428,8 +429,8 @@ impl Preset {
     }
 }
 
-/// Refuses unknown keys of a preset and its tests. Serde cannot: `deny_unknown_fields` does not
-/// work with flattened fields.
+/// Refuses unknown keys in a preset and its tests. Serde cannot do this, because
+/// `deny_unknown_fields` does not work with flattened fields.
 fn known_keys_only(table: &toml::Table, name: &str) -> Result<()> {
     known_only(table, &TOP_KEYS, name)?;
     let tests = table.get("test").and_then(toml::Value::as_array);
@@ -439,7 +440,7 @@ fn known_keys_only(table: &toml::Table, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses keys that are neither in `own` nor common.
+/// Refuses keys that are neither in `own` nor shared.
 fn known_only(table: &toml::Table, own: &[&str], name: &str) -> Result<()> {
     let known: Vec<&str> = own.iter().chain(&COMMON_KEYS).copied().collect();
     match table.keys().find(|key| !known.contains(&key.as_str())) {
@@ -470,7 +471,7 @@ fn level_name(kind: &str, saved_percent: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every preset is a plan, a command line changes exactly the named parameters, and
+    //! Goal: every preset is a valid plan, a command line changes exactly the named parameters, and
     //! mistakes are explained.
     use super::*;
 
@@ -606,7 +607,7 @@ mod tests {
         assert_eq!(names(&one), [&["Seq write", "Seq read"], &both[..]].concat());
     }
 
-    /// Source of each number: the comments of the presets.
+    /// The comments in the presets state the source of each number.
     #[test]
     fn presets_after_other_programs_have_their_numbers() {
         let plan = |name: &str| {
@@ -652,7 +653,7 @@ mod tests {
         }
     }
 
-    /// Guards against sizes that are rounded: two tests of one name are not a valid plan.
+    /// Guards against rounded sizes in names: two tests with the same name are not a valid plan.
     #[test]
     fn records_that_nearly_agree_have_names_of_their_own() {
         let records = vec![10241 << 10, 10242 << 10];

@@ -1,30 +1,31 @@
-//! Spans relative to the machine's memory.
+//! Spans relative to the machine's memory size.
 
 use pumice_drive::base::units::parse_size;
 
-/// Granularity of a span that depends on the memory: the largest record, so that every record
-/// divides it evenly.
+/// Granularity of a span that depends on the memory size: the largest record, so that every record
+/// size divides it.
 const GRAIN_BYTES: u64 = super::RECORD_BYTES_MAX;
 
-/// Maximum factor of the memory (arbitrary).
+/// Maximum multiple of the memory size (arbitrary).
 const FACTOR_MAX: f64 = 1000.0;
 
-/// Returns the bytes of this machine's memory; `None` if unknown.
+/// Returns the memory size of this machine in bytes; `None` if unknown.
 pub fn memory_bytes() -> Option<u64> {
     memory_of(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-/// Returns the bytes of memory that the text of `/proc/meminfo` states; `None` if it does not.
+/// Returns the memory size in bytes according to the text of `/proc/meminfo`; `None` if it is
+/// missing.
 pub(crate) fn memory_of(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Parses a span: a size such as `64G`, or a multiple of the memory such as `2xmem`, which is
+/// Parses a span: a size such as `64G`, or a multiple of the memory size such as `2xmem`, which is
 /// rounded up to 64 MiB.
 ///
 /// # Errors
-/// The text is neither, or the memory is unknown.
+/// The text is neither, or the memory size is unknown.
 pub fn parse_span(text: &str) -> Result<u64, String> {
     match text.strip_suffix("xmem") {
         None => parse_size(text),
@@ -43,7 +44,7 @@ fn of_memory(factor: &str, memory: u64) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a span of twice the memory is at least that.
+    //! Goal: a span of twice the memory size is at least that large.
     use super::*;
 
     #[test]

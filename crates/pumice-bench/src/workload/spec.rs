@@ -1,4 +1,4 @@
-//! Workloads: one description for every kind of target.
+//! Workloads, which have the same description for every kind of target.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,12 +11,12 @@ use super::mix::{self, Access};
 use crate::error::{Error, Result};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 
-/// Minimum and maximum record in bytes.
+/// Minimum and maximum record size in bytes.
 pub const RECORD_BYTES_MIN: u64 = 512;
 /// See [`RECORD_BYTES_MIN`].
 pub const RECORD_BYTES_MAX: u64 = 64 << 20;
 
-/// Maximum number of bytes in flight: each request in flight has a buffer (arbitrary).
+/// Maximum number of bytes in flight, because each request in flight has a buffer (arbitrary).
 const FLIGHT_BYTES_MAX: u64 = 16 << 30;
 
 /// Maximum number of requests in flight per thread.
@@ -25,22 +25,22 @@ pub const DEPTH_MAX: u32 = 1024;
 /// Maximum number of threads.
 pub const THREADS_MAX: u32 = 64;
 
-/// Maximum number of positions of a surface read, and records that are read at each of them: with
-/// 64 KiB, a stretch of 1 MiB, in which a hard disk's wait for a turn matters little.
+/// Maximum number of positions in a surface read, and number of records read at each. With 64 KiB
+/// records, a stretch is 1 MiB, in which the rotational delay of a hard disk matters little.
 const POSITIONS_MAX: u64 = 500;
 const STRETCH_RECORDS: u64 = 16;
 
-/// Distance of consecutive accesses of a stride read in records: IOzone's default.
+/// Distance between consecutive accesses of a stride read, in records: IOzone's default.
 const STRIDE_RECORDS: u64 = 17;
 
 /// Operations, named as in IOzone.
 ///
-/// Sequential operations pass over the span once, record by record; random operations last for the
-/// workload's duration. [`Ends`] changes that.
+/// Sequential operations cover the span once, record by record; random operations last for the
+/// workload's duration. [`Ends`] changes this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Write every record in order; a file that the bench created is emptied first.
+    /// Write every record in order. A file created by the bench is truncated first.
     Write,
     /// Overwrite every record in order.
     Rewrite,
@@ -56,7 +56,7 @@ pub enum Operation {
     Mixed,
     /// Read every record, from the last to the first.
     BackwardRead,
-    /// Read every 17th record, then the records that follow them, until every record was read.
+    /// Read every 17th record, then the records after those, until every record has been read.
     StrideRead,
     /// Write the first record repeatedly.
     RecordRewrite,
@@ -64,8 +64,8 @@ pub enum Operation {
     Trim,
     /// Copy every record of the span's first half to its second half.
     Copy,
-    /// Write every record in order through a buffer, as `fwrite` of the C library does; a file that
-    /// the bench created is emptied first.
+    /// Write every record in order through a buffer, as `fwrite` of the C library does. A file
+    /// created by the bench is truncated first.
     #[serde(rename = "fwrite")]
     FWrite,
     /// Overwrite every record in order through a buffer.
@@ -78,16 +78,16 @@ pub enum Operation {
     #[serde(rename = "freread")]
     FReread,
     /// Read stretches of records at up to 500 evenly spaced positions, from the start of the span
-    /// to its end, regardless of the target's content.
+    /// to its end, regardless of the target's contents.
     SurfaceRead,
-    /// Read random records, regardless of the target's content; reports show the position of each.
+    /// Read random records, regardless of the target's contents. Reports show the position of each.
     AccessRead,
-    /// Read the first record repeatedly, regardless of the target's content: from the drive's
-    /// cache.
+    /// Read the first record repeatedly, regardless of the target's contents, so that the data
+    /// comes from the drive's cache.
     BurstRead,
-    /// Copy a file of the size of the span to a new file, by reading and writing.
+    /// Copy a file of the size of the span to a new file, with reads and writes.
     CopyFile,
-    /// Copy a file of the size of the span to a new file, by `copy_file_range`.
+    /// Copy a file of the size of the span to a new file, with `copy_file_range`.
     CopyRange,
     /// Copy the files of an ISO image ([`FileSet::Image`]) to a new folder.
     CopyIso,
@@ -126,7 +126,7 @@ impl Operation {
         Self::CopyGame,
     ];
 
-    /// Returns the name, as in presets.
+    /// Returns the name used in presets.
     pub fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -156,14 +156,14 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation is usually time-based; otherwise it ends with the span.
+    /// Returns whether the operation is usually time-based. If not, it ends with the span.
     pub fn is_timed(self) -> bool {
         matches!(self, Self::RandomRead | Self::RandomWrite | Self::Mixed)
             || matches!(self, Self::RecordRewrite | Self::Trim)
             || matches!(self, Self::AccessRead | Self::BurstRead)
     }
 
-    /// Returns whether the operation changes the content of the target.
+    /// Returns whether the operation changes the contents of the target.
     pub fn writes(self) -> bool {
         !matches!(
             self,
@@ -172,14 +172,14 @@ impl Operation {
             && !self.reads_as_it_is()
     }
 
-    /// Returns whether the operation reads any content of the target: no data is written before it,
+    /// Returns whether the operation reads existing data of any kind: no data is written before it,
     /// unless the target is the bench's own file.
     pub(crate) fn reads_as_it_is(self) -> bool {
         matches!(self, Self::SurfaceRead | Self::AccessRead | Self::BurstRead)
     }
 
-    /// Returns the files that the operation copies; `None` if it uses the target itself. Such an
-    /// operation needs a folder, and uses the page cache.
+    /// Returns the files that the operation copies; `None` if it uses the target itself. An
+    /// operation that copies files requires a folder, and uses the page cache.
     pub fn file_set(self) -> Option<FileSet> {
         match self {
             Self::CopyFile | Self::CopyRange => Some(FileSet::One),
@@ -190,19 +190,19 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation has one thread with one request in flight.
+    /// Returns whether the operation has only one thread and one request in flight.
     pub fn is_serial(self) -> bool {
         self.reads_as_it_is() || self.file_set().is_some()
     }
 
-    /// Returns whether the operation writes a new file: a file that the bench created is emptied
-    /// first.
+    /// Returns whether the operation writes a new file, so that a file created by the bench is
+    /// truncated first.
     pub fn is_new(self) -> bool {
         matches!(self, Self::Write | Self::FWrite)
     }
 
-    /// Returns whether the operation uses a buffer of this process: such an operation has one
-    /// request in flight, uses the page cache, and needs a file.
+    /// Returns whether the operation uses a buffer of this process. Such an operation has only one
+    /// request in flight, uses the page cache, and requires a file.
     pub fn is_stdio(self) -> bool {
         matches!(self, Self::FWrite | Self::FRewrite | Self::FRead | Self::FReread)
     }
@@ -213,17 +213,18 @@ impl Operation {
 /// Source: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", 2010.
 const ZIPF_THETA: f64 = 0.99;
 
-/// Maximum exponent: at 3, seven of eight accesses already go to one record.
+/// Maximum exponent. At 3, seven of eight accesses already target a single record.
 const ZIPF_THETA_MAX: f64 = 10.0;
 
-/// Distribution of random accesses. As text: `uniform`, `once`, `80/20`, `zipf` (0.99), `zipf:1.2`.
+/// Distribution of random accesses. Text forms: `uniform`, `once`, `80/20`, `zipf` (0.99),
+/// `zipf:1.2`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
     /// All records are equally probable.
     #[default]
     Uniform,
-    /// Every record once in random order, then again, as IOzone and fio do.
+    /// Every record once in random order, then repeatedly, as in IOzone and fio.
     Once,
     /// 80 % of accesses to the first 20 % of the span.
     HotCold,
@@ -260,7 +261,7 @@ impl FromStr for Pattern {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::Invalid`] for unknown patterns and exponents out of range.
+    /// [`Error::Invalid`] for unknown patterns or exponents out of range.
     fn from_str(text: &str) -> Result<Self> {
         let unknown = || {
             let what = format!(
@@ -304,7 +305,7 @@ pub enum Flush {
     Timed,
     /// After the last request; the flush is not part of the measured time.
     Untimed,
-    /// After every write, as for a database's log.
+    /// After every write, like a database's log.
     EachWrite,
 }
 
@@ -312,14 +313,14 @@ pub enum Flush {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ends {
-    /// The span ends sequential operations, the duration ends random operations.
+    /// Sequential operations end with the span, random operations after the duration.
     #[default]
     Usual,
-    /// The duration; sequential operations begin anew at the end of the span.
+    /// After the duration; sequential operations restart at the end of the span.
     Time,
-    /// The span; random operations make as many requests as the span has records.
+    /// With the span; random operations make as many requests as the span has records.
     Span,
-    /// The span or the duration, whichever ends first.
+    /// With the span or after the duration, whichever is earlier.
     First,
 }
 
@@ -335,20 +336,20 @@ impl Ends {
 pub struct Workload {
     /// Operation.
     pub operation: Operation,
-    /// Bytes of each request, 512 to 64 MiB; in a mix, of the largest.
+    /// Request size in bytes, 512 to 64 MiB; in a mix, the size of the largest request.
     pub record_bytes: u64,
     /// Requests in flight per thread.
     pub depth: u32,
     /// Number of threads. Sequential threads divide the span; random threads use all of it.
     pub threads: u32,
-    /// Bytes of the target that are used, from `shift_bytes` on.
+    /// Number of bytes of the target that are used, starting at `shift_bytes`.
     pub span_bytes: u64,
-    /// Offset of the span within the target: 0 is aligned, 32256 is the 63rd sector of old
+    /// Offset of the span within the target: 0 is aligned; 32256 is the 63rd sector, as in old
     /// partition tables.
     pub shift_bytes: u64,
     /// Distribution of random accesses.
     pub pattern: Pattern,
-    /// Share of reads in a mixed load, in percent.
+    /// Share of reads in a mixed workload, in percent.
     pub reads_percent: u32,
     /// Duration of time-based operations, in seconds.
     pub seconds: f64,
@@ -357,8 +358,8 @@ pub struct Workload {
     /// The condition that ends the workload.
     #[serde(default, skip_serializing_if = "Ends::is_usual")]
     pub ends: Ends,
-    /// Kinds of requests of a mixed load; if empty, all requests have `record_bytes`, are random,
-    /// and are reads to `reads_percent`.
+    /// Kinds of requests in a mixed workload. If empty, all requests have `record_bytes` and are
+    /// random, and `reads_percent` of them are reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mix: Vec<Access>,
 }
@@ -367,7 +368,7 @@ impl Workload {
     /// Checks the invariants that other code relies on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the number and its range.
+    /// [`Error::Invalid`] with the invalid number and its range.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::invalid(what));
         let record = self.record_bytes;
@@ -439,7 +440,7 @@ impl Workload {
         self.span_bytes / self.record_bytes
     }
 
-    /// Returns whether the workload ends after its duration, if not earlier.
+    /// Returns whether the workload ends after its duration at the latest.
     pub fn is_timed(&self) -> bool {
         match self.ends {
             Ends::Usual => self.operation.is_timed(),
@@ -448,7 +449,7 @@ impl Workload {
         }
     }
 
-    /// Returns whether the workload ends with the span, if not earlier.
+    /// Returns whether the workload ends with the span at the latest.
     pub fn ends_with_span(&self) -> bool {
         match self.ends {
             Ends::Usual => !self.operation.is_timed(),
@@ -457,19 +458,19 @@ impl Workload {
         }
     }
 
-    /// Returns the mean bytes of a request.
+    /// Returns the mean request size in bytes.
     pub(crate) fn mean_bytes(&self) -> f64 {
         let part = |access: &Access| access.bytes as f64 * f64::from(access.share_percent) / 100.0;
         if self.mix.is_empty() { self.record_bytes as f64 } else { self.mix.iter().map(part).sum() }
     }
 
-    /// Returns the size of which every request is a multiple.
+    /// Returns the size that divides the size of every request.
     pub fn piece_bytes(&self) -> u64 {
         self.mix.iter().map(|access| access.bytes).fold(self.record_bytes, mix::common)
     }
 
-    /// Returns the bytes that the workload writes, approximately for a mixed load, or `None` if it
-    /// is time-based.
+    /// Returns the number of bytes that the workload writes, or `None` if it is time-based. The
+    /// number is approximate for a mixed workload.
     pub fn written_bytes(&self) -> Option<u64> {
         let all = self.records() * self.record_bytes;
         match self.operation {
@@ -482,7 +483,8 @@ impl Workload {
         }
     }
 
-    /// Returns the bytes that the workload reads and writes, or `None` if it is time-based.
+    /// Returns the number of bytes that the workload reads and writes, or `None` if it is
+    /// time-based.
     pub fn moved_bytes(&self) -> Option<u64> {
         match self.operation {
             operation if operation.file_set().is_some() => Some(2 * self.span_bytes),
@@ -503,7 +505,7 @@ impl Workload {
         }
     }
 
-    /// Returns the distance of consecutive accesses of a stride read, in records.
+    /// Returns the distance between consecutive accesses of a stride read, in records.
     pub(crate) fn stride_records(&self) -> u64 {
         STRIDE_RECORDS
     }
@@ -523,18 +525,18 @@ impl Workload {
 pub(crate) struct Surface {
     /// Number of positions, at least 1.
     pub(crate) positions: u64,
-    /// Consecutive records that are read at each of them.
+    /// Number of consecutive records read at each position.
     pub(crate) stretch_records: u64,
     records: u64,
 }
 
 impl Surface {
-    /// Returns the number of records that are read.
+    /// Returns the total number of records read.
     pub(crate) fn reads(&self) -> u64 {
         self.positions * self.stretch_records
     }
 
-    /// Returns the number of the record that is read in this turn; `None` after the last.
+    /// Returns the number of the record to read in this turn; `None` after the last turn.
     pub(crate) fn record(&self, turn: u64) -> Option<u64> {
         let (position, offset) = (turn / self.stretch_records, turn % self.stretch_records);
         if position >= self.positions {
@@ -549,8 +551,8 @@ impl Surface {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: command lines and files have the same meaning, and impossible numbers are refused and
-    //! named. Method: both directions, and one wrong number after the other.
+    //! Goal: command lines and files have the same meaning, and impossible numbers are refused by
+    //! name. Method: conversions in both directions, and one invalid number at a time.
     use super::*;
     use pumice_drive::base::ErrorKind;
 

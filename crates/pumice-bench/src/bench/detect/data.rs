@@ -1,7 +1,6 @@
-//! The test data of a detection: each kind differs from incompressible data in one respect only.
+//! The test data of a detection: each kind differs from incompressible data in only one respect.
 //!
-//! Invariant: two runs of one detection have no unit in common, so that no space is saved across
-//! runs.
+//! Invariant: no two runs of one detection share a unit, so that no space is saved across runs.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,9 +12,9 @@ use pumice_drive::base::units::format_size;
 /// Bytes of the smallest independent unit.
 const UNIT_BYTES: u64 = 512;
 
-/// Distinct byte values in repeating data. Below 64, so that a file system that estimates
-/// compressibility from the variety of bytes (as btrfs does) tries to compress; it would not even
-/// try for random bytes that repeat.
+/// Distinct byte values in repeating data. The number is below 64, so that a file system that
+/// estimates compressibility from the number of distinct bytes (as btrfs does) tries to compress.
+/// It would not even try for random bytes that repeat.
 const SYMBOLS: u8 = 61;
 
 /// Copies of each block in duplicate data.
@@ -27,20 +26,21 @@ pub(super) const COPIES: u64 = 4;
 pub enum Data {
     /// Random bytes.
     Incompressible,
-    /// Every 4 KiB have this saving in percent.
+    /// Data that compresses by this percentage in every 4 KiB.
     Saving(f64),
     /// Zeroes.
     Zeroes,
     /// Random bytes; the four quarters of the span are equal.
     Duplicates,
-    /// Random bytes of few values.
+    /// Random bytes from a small set of values.
     FewValues,
-    /// Random bytes of few values; each piece of this many bytes occurs twice in a row.
+    /// Random bytes from a small set of values; each piece of this many bytes occurs twice in a
+    /// row.
     Repeats(u64),
 }
 
 impl Data {
-    /// The data for comparisons of speed and space; incompressible data first.
+    /// The data for comparing speed and space; incompressible data is first.
     pub(super) const COMPARED: [Self; 5] = [
         Self::Incompressible,
         Self::Saving(50.0),
@@ -70,7 +70,7 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    /// Returns the generator of the run with this number, which is unique in a detection.
+    /// Returns the generator of the run with this number, which must be unique within a detection.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a saving that cannot be reached.

@@ -1,4 +1,4 @@
-//! The result of a detection, as it is printed and stored.
+//! The result of a detection, in its printed and stored form.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub struct Detection {
     pub target: String,
     /// Facts about the machine and the device below the target.
     pub environment: Vec<(String, String)>,
-    /// Bytes written in a run.
+    /// Bytes written in each run.
     pub span_bytes: u64,
     /// Seed of the data and of the order of runs.
     pub seed: u64,
@@ -38,7 +38,8 @@ pub struct Detection {
     pub zeroes: Zeroes,
     /// Smallest saving that saves space, in percent; absent if space showed no compression.
     pub threshold: Option<Sweep>,
-    /// Largest distance of repeats that are saved, in bytes; absent if space showed no compression.
+    /// Largest distance at which repeats are saved, in bytes; absent if space showed no
+    /// compression.
     pub reach: Option<Sweep>,
     /// Remarks for readers.
     pub remarks: Vec<String>,
@@ -50,11 +51,11 @@ pub struct Detection {
 pub enum Answer {
     /// Compressible data takes less space.
     Compresses,
-    /// Duplicates take less space.
+    /// Duplicate data takes less space.
     Deduplicates,
-    /// Both compressible data and duplicates take less space.
+    /// Compressible data and duplicate data both take less space.
     Both,
-    /// The readable sources show neither.
+    /// The readable sources show neither effect.
     ShowsNone,
     /// No source is readable, or only speed suggests compression.
     CannotTell,
@@ -66,7 +67,7 @@ pub enum Answer {
 pub enum Class {
     /// Used space as reported.
     Usage,
-    /// Bytes written as counted by a device below.
+    /// Bytes written, as counted by an underlying device.
     Counter,
 }
 
@@ -91,9 +92,9 @@ pub struct Account {
     pub class: Class,
     /// Strength of the evidence.
     pub strength: Strength,
-    /// The reason why the source is unusable, if it is.
+    /// The reason, if the source is unusable.
     pub unusable: Option<String>,
-    /// Space of each kind of data, incompressible data first.
+    /// Space used by each kind of data; incompressible data is first.
     pub amounts: Vec<Amount>,
 }
 
@@ -112,9 +113,10 @@ impl Account {
 pub struct Amount {
     /// The data.
     pub data: Data,
-    /// Growth of the source in bytes, in each run.
+    /// Growth of the source in each run, in bytes.
     pub bytes: Vec<i64>,
-    /// Share saved relative to incompressible data, of the medians; negative if the data took more.
+    /// Share saved relative to incompressible data, from the medians; negative if the data took
+    /// more space.
     pub saved: Option<f64>,
     /// Whether the saving is evidence.
     pub shown: bool,
@@ -137,13 +139,14 @@ pub struct Speed {
     pub data: Data,
     /// The operation.
     pub operation: Operation,
-    /// Speeds with incompressible data in 10^6 bytes per second, one per run.
+    /// Speed with incompressible data in each run, in 10^6 bytes per second.
     pub base_rates: Vec<f64>,
-    /// Speeds with this data, likewise.
+    /// Speed with this data in each run, in 10^6 bytes per second.
     pub rates: Vec<f64>,
-    /// The comparison, corrected for all comparisons of the detection.
+    /// The comparison, corrected for the number of comparisons in the detection.
     pub comparison: Comparison,
-    /// Whether the difference is evidence: faster, by more than 10 %, and significant.
+    /// Whether the difference is evidence: this data is faster by more than 10 %, and significantly
+    /// so.
     pub counts: bool,
 }
 
@@ -155,7 +158,7 @@ pub enum Zeroes {
     Stored,
     /// Zeroes take some space, as highly compressible data does.
     Compressed,
-    /// Zeroes take no space; it is unknown whether as holes or as a recorded value.
+    /// Zeroes take no space; whether as holes or as a recorded value is unknown.
     LeftOut,
     /// Zeroes take no space: their value is recorded.
     Fill,
@@ -173,14 +176,14 @@ pub struct Sweep {
     pub usage_source: String,
     /// Steps, one run each.
     pub steps: Vec<SweepStep>,
-    /// The last step that saved space; `None` if no step did.
+    /// The last step that saved space; `None` if none did.
     pub limit: Option<f64>,
 }
 
 /// One run of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepStep {
-    /// Possible saving in percent, or distance of repeats in bytes.
+    /// Possible saving in percent, or distance between repeats in bytes.
     pub value: f64,
     /// Growth of the source in bytes.
     pub taken_bytes: i64,
@@ -191,7 +194,7 @@ pub struct SweepStep {
 }
 
 impl Detection {
-    /// Adds remarks that follow from the circumstances.
+    /// Adds remarks about the circumstances of the detection.
     pub(super) fn remark(&mut self) {
         let fact = |name: &str| self.environment.iter().find(|(one, _)| one == name);
         let mounted = fact("file system").map_or("", |(_, value)| value.as_str());

@@ -1,4 +1,4 @@
-//! Conclusions from the readings: pure functions without I/O.
+//! Draws conclusions from the readings. Pure functions without I/O.
 //!
 //! ```text
 //! an account of space is usable   incompressible data takes its full space, about the same in
@@ -16,33 +16,33 @@ use super::data::Data;
 use super::{Account, Amount, Answer, Class, Operation, Speed, Strength, Sweep, SweepStep, Zeroes};
 use crate::stats::{Better, Comparison, Design, Pair, Verdict, compare};
 
-/// Space of incompressible data as a multiple of its bytes: at least nearly all of it each time,
-/// and a median that is not large enough to suspect other writers. Leaves room for metadata, also
-/// twice. Arbitrary within that.
+/// Limits for the space of incompressible data, as a multiple of its bytes: each reading must be
+/// nearly the whole amount, and the median must not be large enough to suspect other writers. The
+/// limits allow for metadata, even if it is written twice. Arbitrary within those bounds.
 const LEAST_TAKEN: f64 = 0.9;
 const MOST_TAKEN: f64 = 1.5;
 
-/// Largest difference between runs of incompressible data, as a share of their bytes: more would
-/// hide a saving of 50 %. Arbitrary within that.
+/// Largest difference between runs of incompressible data, as a share of their bytes. A larger one
+/// would hide a saving of 50 %. Arbitrary within that bound.
 const SPREAD_MAX: f64 = 0.25;
 
-/// Minimum saving that counts: above the granularity of a file system's blocks.
+/// Minimum saving that counts. It is above the granularity of a file system's blocks.
 const SAVED_MIN: f64 = 0.05;
 
-/// Minimum ratio of speeds that counts.
+/// Minimum speed ratio that counts.
 pub(super) const RATIO_MIN: f64 = 1.10;
 
-/// Share of the space below which zeroes are not stored at all: a block of 4 KiB for 128 KiB, the
-/// best of common file systems, is 3 %.
+/// Zeroes that take less than this share of their size are not stored at all. The best common file
+/// systems store 4 KiB for 128 KiB of zeroes, which is 3 %.
 const ZEROES_LEFT_OUT: f64 = 0.01;
 
 /// Minimum share of the possible saving for a level to count as saved.
 const SWEEP_SHARE: f64 = 0.5;
 
-/// Minimum share that repeats must save; the maximum is half.
+/// Minimum share of the space that repeats must save; the maximum is half.
 const REPEATS_SHARE: f64 = 0.2;
 
-/// Growth of one source for one kind of data.
+/// Growth of one source with one kind of data.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) data: Data,
@@ -62,13 +62,13 @@ pub(super) struct Rates {
 /// One run of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SweepReading {
-    /// Saving in percent, or distance of repeats in bytes.
+    /// Saving in percent, or distance between repeats in bytes.
     pub(super) value: f64,
     pub(super) taken_bytes: i64,
 }
 
-/// Judges the readings of one usage source, incompressible data first. `hindrance` is a reason,
-/// known in advance, why the source is unusable.
+/// Judges the readings of one usage source; those of incompressible data are first. `hindrance` is
+/// a reason, known in advance, why the source is unusable.
 pub(super) fn account(
     name: &str,
     class: Class,
@@ -95,9 +95,10 @@ pub(super) fn account(
     Account { name: name.to_owned(), class, strength, unusable, amounts }
 }
 
-/// Returns whether the gap from `less` to `more` is wider than either spreads. Of six readings each
-/// from one distribution, one pair in 924 does not overlap; one in 80,000 is apart if the
-/// distribution is uniform, fewer if it is normal or exponential (1.5 million pairs of each).
+/// Returns whether the gap between `less` and `more` is wider than the spread of either. If both
+/// sets of six readings have the same distribution, one pair in 924 does not overlap. One pair in
+/// 80,000 is apart for a uniform distribution, and fewer for a normal or exponential one (1.5
+/// million pairs of each).
 fn is_apart(less: &[i64], more: &[i64]) -> bool {
     let ends = |values: &[i64]| Some((*values.iter().min()?, *values.iter().max()?));
     let (Some(less), Some(more)) = (ends(less), ends(more)) else { return false };
@@ -164,7 +165,8 @@ pub(super) fn is_compressible(data: Data) -> bool {
     matches!(data, Data::Saving(percent) if percent > 0.0)
 }
 
-/// Returns the account that shows compression best: usage before counters, then the largest saving.
+/// Returns the account with the clearest compression: usage is preferred over counters, then the
+/// largest saving wins.
 pub(super) fn best(accounts: &[Account]) -> Option<usize> {
     let saving = |account: &Account| {
         let shown = account.amounts.iter().filter(|one| one.shown && is_compressible(one.data));
@@ -196,16 +198,16 @@ pub(super) fn answer(accounts: &[Account], speeds: &[Speed]) -> Answer {
     }
 }
 
-/// Returns whether data of a kind was significantly faster than incompressible data.
+/// Returns whether any data selected by `wanted` was significantly faster than incompressible data.
 pub(super) fn faster(speeds: &[Speed], wanted: fn(Data) -> bool) -> bool {
     speeds.iter().any(|speed| speed.counts && wanted(speed.data))
 }
 
-/// Returns the storage of zeroes; `listed` is the reading of a block list, if there is one.
+/// Returns how zeroes are stored. `listed` is the result from a block list, if one is available.
 pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
     let usable = accounts.iter().filter(|account| account.is_usable());
     let of_zeroes = usable.flat_map(|account| &account.amounts);
-    // A saving that is not shown may be the effect of other writers.
+    // A saving without evidence may be caused by other writers.
     let taken = of_zeroes.filter(|amount| amount.data == Data::Zeroes).filter_map(|amount| {
         amount.saved.map(|saved| if amount.shown { 1.0 - saved } else { 1.0 })
     });
@@ -217,8 +219,8 @@ pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
     }
 }
 
-/// Returns the smallest saving that saves space. The steps are savings in percent, ascending; the
-/// first saves nothing.
+/// Returns the smallest saving that reduces used space. The steps are savings in percent, in
+/// ascending order; the first has no saving.
 pub(super) fn threshold(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(
         source,
@@ -229,15 +231,15 @@ pub(super) fn threshold(source: &str, steps: &[SweepReading]) -> Sweep {
     )
 }
 
-/// Returns the largest distance in bytes at which repeats were saved; the first step has no repeats
+/// Returns the largest distance in bytes at which repeats were saved. The first step has no repeats
 /// (0).
 pub(super) fn reach(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(source, steps, |bytes| bytes > 0.0, |_, saved| saved >= REPEATS_SHARE, f64::max)
 }
 
-/// Returns whether a sweep's savings both rise and fall, as with other writers: each step has one
-/// run only. `rises`: savings should rise with the steps; otherwise they should fall from the
-/// second step on.
+/// Returns whether a sweep's savings both rise and fall. Other writers can cause this, because each
+/// step has only one run. With `rises`, savings should rise from step to step; otherwise they
+/// should fall from the second step on.
 pub(super) fn is_uneven(sweep: &Sweep, rises: bool) -> bool {
     let steps = if rises { &sweep.steps[..] } else { sweep.steps.get(1..).unwrap_or_default() };
     let falls = |pair: &[SweepStep]| pair[0].saved - pair[1].saved > SAVED_MIN;

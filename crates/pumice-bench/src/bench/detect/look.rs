@@ -1,4 +1,4 @@
-//! The steps of a detection: rounds, accounts of their space and speed, sweeps, conclusions.
+//! The steps of a detection: rounds, their space and speed, sweeps, conclusions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,17 +16,18 @@ use crate::error::{Error, Result};
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::format_size_exact;
 
-/// Minimum bytes of a run: duplicates are then 2 MiB apart, beyond any unit of compression, and
-/// metadata is small in comparison.
+/// Minimum bytes of a run. At this size duplicates are 2 MiB apart, beyond any unit of compression,
+/// and metadata is comparatively small.
 pub const SPAN_BYTES_MIN: u64 = 8 << 20;
 
-/// Runs of each kind of data: the minimum at which turns can be significant (two of 64 ways).
+/// Runs of each kind of data: the minimum at which runs in turns can be significant (two of 64
+/// orders).
 const ROUNDS: usize = 6;
 
-/// Savings in percent of the threshold sweep.
+/// Savings of the threshold sweep, in percent.
 pub(super) const SAVINGS: [f64; 7] = [0.0, 5.0, 10.0, 12.5, 25.0, 50.0, 75.0];
 
-/// Distances of repeats in KiB of the unit sweep.
+/// Distances between repeats in the unit sweep, in KiB.
 pub(super) const DISTANCES_KIB: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
 
 /// Settings of a detection.
@@ -44,9 +45,9 @@ pub struct Settings {
 
 /// Finds out whether a target compresses or deduplicates.
 ///
-/// Writes the span thirty times, or up to 75 times if it finds compression, and removes or trims
-/// the data at the end. Calls `progress` with the next action and the completed share. Setting
-/// `stop` ends the detection early; the result then contains the evidence so far.
+/// Writes the span thirty times, or up to 75 times if compression is found, and finally removes or
+/// trims the data. Calls `progress` with the next action and the completed share. Setting `stop`
+/// ends the detection early; the result then contains the evidence so far.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the span is too small or not a multiple of 256 KiB; the errors of
@@ -76,8 +77,8 @@ pub fn detect(
     let mut speeds = judge::speeds(&rounds.rates(span_bytes), seed);
     let answer = judge::answer(&accounts, &speeds);
     if answer == Answer::CannotTell && judge::faster(&speeds, |_| true) && !look.stopped() {
-        // One in twenty first rounds differs by chance, so only a second set of rounds on fresh
-        // data counts.
+        // One in twenty first rounds differs by chance, so a second set of rounds on new data must
+        // confirm it.
         remarks.push(
             "The first difference in speed was confirmed or refuted by a second test.".into(),
         );
@@ -224,13 +225,13 @@ impl Look<'_> {
         self.sources.iter().enumerate().map(one).collect()
     }
 
-    /// Returns the space of data with each of [`SAVINGS`].
+    /// Measures the space taken by data with each of [`SAVINGS`].
     fn savings(&mut self, source: usize) -> Result<Option<Vec<SweepReading>>> {
         let step = |percent| SweepInput { value: percent, data: Data::Saving(percent) };
         self.sweep("threshold", source, &SAVINGS.map(step))
     }
 
-    /// Returns the space of data without repeats, then of data with repeats at each of
+    /// Measures the space taken by data without repeats, then with repeats at each of
     /// [`DISTANCES_KIB`].
     fn distances(&mut self, source: usize) -> Result<Option<Vec<SweepReading>>> {
         let repeats = DISTANCES_KIB

@@ -1,4 +1,4 @@
-//! Detects from outside whether a target compresses or deduplicates, and how.
+//! Detects whether, and how, a target compresses or deduplicates, by observing it from outside.
 //!
 //! ```text
 //! rounds   incompressible, 50 % and 90 % saved, zeroes, duplicates: in shuffled order, each
@@ -8,14 +8,15 @@
 //!            -> the smallest saving that saves space;  the largest distance of repeats
 //! ```
 //!
-//! * `look`: the order of steps; `detection`: the result.
+//! * `look`: the sequence of steps; `detection`: the result.
 //! * `data`: the kinds of data; `region`: the tested part of the target.
-//! * `usage_source`: numbers that show used space; `judge`: conclusions from them.
+//! * `usage_source`: readings of used space; `judge`: conclusions from them.
 //! * `words`: reports.
 //!
-//! Compression below all readable layers (inside an SSD, in cloud storage) affects speed at best,
-//! and speed alone is never more than "perhaps". Does not read the map of a file's extents
-//! (FIEMAP): it needs an ioctl that safe code cannot make, and reports lengths before compression.
+//! Compression below all readable layers (inside an SSD, in cloud storage) affects only the speed,
+//! and evidence from speed alone is never more than "perhaps". This module does not read a file's
+//! extent map (FIEMAP): that requires an ioctl that safe code cannot make, and reports lengths
+//! before compression.
 
 mod data;
 mod detection;

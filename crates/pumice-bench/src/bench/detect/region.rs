@@ -1,9 +1,9 @@
-//! The tested part of a target: made fresh before each run, written and read with only the requests
+//! The tested part of a target: recreated before each run, written and read with only the requests
 //! timed, and cleaned up on drop.
 //!
-//! Requests are issued one at a time: a queue would hide the cost of each. A file is removed and
-//! recreated before each run, because the attributes that a file system records in it about its
-//! data (for example btrfs: not compressible) must not affect the next run.
+//! Requests are issued one at a time, because a queue would hide the cost of each. A file is
+//! removed and recreated before each run: a file system may record attributes of its data (for
+//! example btrfs: not compressible), which must not affect the next run.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -23,7 +23,7 @@ use pumice_drive::controller::Drive;
 use pumice_drive::controller::Info;
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Bytes of each request: twice the maximum that common file systems compress as one unit.
+/// Bytes of each request: twice the largest compression unit of common file systems.
 pub(super) const RECORD_BYTES: u64 = 256 << 10;
 
 /// A target under test.
@@ -33,12 +33,12 @@ pub(super) struct Region<'a> {
     span_bytes: u64,
     stop: &'a AtomicBool,
     runtime: Runtime,
-    /// The open drive, if the location is a drive; its file is never a target itself.
+    /// The open drive, if the location is a drive; the drive's file itself is never a target.
     drive: Option<Rc<Drive>>,
     /// The connection, if the location is an export.
     export: Option<Rc<NbdTarget>>,
     trims: bool,
-    /// Whether the target did not answer after a stop; it is no longer used.
+    /// Whether the target did not respond after a stop; it is no longer used.
     is_silent: Cell<bool>,
 }
 
@@ -125,10 +125,10 @@ impl<'a> Region<'a> {
     /// Resets the target to its unwritten state.
     ///
     /// # Errors
-    /// The errors of the target; a target that cannot trim is not an error.
+    /// The errors of the target. A target that cannot trim is not an error.
     pub(super) fn refresh(&mut self) -> Result<()> {
         if self.location.is_made() {
-            // The file is emptied first: a descriptor that is still being closed would hold its
+            // The file is truncated first: a descriptor that is still being closed would hold its
             // blocks.
             self.location.empty()?;
             self.location.remove();
@@ -141,7 +141,7 @@ impl<'a> Region<'a> {
                 other => other?,
             }
         }
-        // Freed space becomes available only after the transaction that freed it has ended.
+        // Freed space becomes available only when the transaction that freed it has ended.
         self.settle()?;
         self.settle()
     }
@@ -155,7 +155,7 @@ impl<'a> Region<'a> {
         trimmed.map(|_| ())
     }
 
-    /// Runs `work` until it ends. Returns `None` if it was stopped, or abandoned after a stop.
+    /// Runs `work` to completion. Returns `None` if it was stopped, or abandoned after a stop.
     fn run<T>(&self, work: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         if self.is_silent.get() {
             return Ok(None);
@@ -180,8 +180,8 @@ impl<'a> Region<'a> {
         syncfs(&file).map_err(|errno| failed(errno.into()))
     }
 
-    /// Writes and flushes the span; returns the seconds of the requests and the flush, or `None` if
-    /// it was stopped.
+    /// Writes and flushes the span. Returns the duration of the requests and the flush in seconds,
+    /// or `None` if it was stopped.
     ///
     /// # Errors
     /// The errors of the target.
@@ -214,8 +214,8 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// Reads the span from below the page cache; returns the seconds of the requests, or `None` if
-    /// it was stopped.
+    /// Reads the span, bypassing the page cache. Returns the duration of the requests in seconds,
+    /// or `None` if it was stopped.
     ///
     /// # Errors
     /// The errors of the target.
@@ -262,7 +262,7 @@ impl<'a> Region<'a> {
 
 impl Drop for Region<'_> {
     fn drop(&mut self) {
-        // The result is known or an error is being returned; errors of the cleanup change neither.
+        // The result is known, or an error is being returned; cleanup errors change neither.
         if self.location.is_made() {
             self.location.remove();
         } else {

@@ -1,8 +1,8 @@
-//! Goal: the answer follows from the evidence, and speed alone never leads to a yes.
+//! Goal: the answer follows from the evidence, and speed alone is never conclusive.
 //!
-//! Method: the judge on numbers with an obvious answer; data measured with codecs; whole detections
-//! of a file in memory and of a small drive. Real file systems and devices are tested in
-//! `tests/it/measuring/detect.rs`.
+//! Method: the judge with numbers that have an obvious answer; data measured with codecs; whole
+//! detections of a file in memory and of a small drive. `tests/it/measuring/detect.rs` tests real
+//! file systems and devices.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +28,7 @@ fn swept(value: f64, taken_bytes: i64) -> SweepReading {
     SweepReading { value, taken_bytes }
 }
 
-/// Returns six readings around each of these, by kind of data.
+/// Returns six readings around each of these values, which are in the order of the kinds of data.
 fn readings(mib: [f64; 5]) -> Vec<Reading> {
     let around = |mib: f64| (0..6).map(|run| (mib * MIB as f64) as i64 + run * 4096).collect();
     let all = Data::COMPARED.into_iter().zip(mib.map(around));
@@ -39,7 +39,8 @@ fn judged(mib: [f64; 5]) -> Account {
     account("number", Class::Usage, SPAN, &readings(mib), None)
 }
 
-/// Returns write rates with the same spread around each of these, by kind of data.
+/// Returns write rates with equal spread around each of these means, which are in the order of the
+/// kinds of data.
 fn judged_speeds(mean: [f64; 5]) -> Vec<Speed> {
     let around = |mean: f64| (0..6).map(|run| mean * (1.0 + 0.01 * f64::from(run))).collect();
     let rates = Data::COMPARED.into_iter().zip(mean);
@@ -94,8 +95,8 @@ fn numbers_that_do_not_follow_what_is_written_say_nothing() {
     let mut none = readings([8.0, 4.0, 1.0, 0.2, 8.0]);
     let known = account("number", Class::Usage, SPAN, &none, Some("it cannot"));
     assert_eq!(known.unusable.as_deref(), Some("it cannot"));
-    // One run took as much as incompressible data: other programs wrote, or the data is not
-    // compressed.
+    // One run took as much space as incompressible data: either another program wrote, or the data
+    // is not compressed.
     for Reading { bytes, .. } in &mut none[1..] {
         bytes[3] = 9 * MIB;
     }
@@ -106,7 +107,8 @@ fn numbers_that_do_not_follow_what_is_written_say_nothing() {
     );
 }
 
-/// Returns the account with the MiB that another writer adds to each of six runs of a kind of data.
+/// Returns the account in the presence of another writer, which adds these MiB to each of six runs
+/// of each kind of data.
 fn beside_a_writer(added: [[f64; 6]; 5]) -> Account {
     let of = |(data, added): (Data, [f64; 6])| {
         let bytes = added.map(|added| ((8.0 + added) * MIB as f64) as i64).into();
@@ -155,7 +157,7 @@ fn speed_alone_is_perhaps() {
 
 #[test]
 fn a_difference_within_the_spread_is_none() {
-    // Rounds do not scatter alike.
+    // The rounds have different spreads.
     let scattered = |(round, mean): (usize, f64)| {
         let mut rates = [1.0, 1.5, 0.7, 1.2, 0.9, 1.0].map(|factor| factor * mean);
         rates.rotate_left(round);
@@ -180,7 +182,7 @@ fn zeroes_are_told_by_what_they_take() {
     assert_eq!(taken(0.0, None), Zeroes::LeftOut);
     assert_eq!(taken(0.0, Some(Zeroes::Fill)), Zeroes::Fill);
     assert_eq!(taken(0.0, Some(Zeroes::Unmapped)), Zeroes::Unmapped);
-    // Other programs write: zeroes seem to take 7 % less, as does one run of incompressible data.
+    // Other programs write: zeroes and one run of incompressible data both seem to take 7 % less.
     let mut busy = readings([8.0, 8.0, 8.0, 7.4, 8.0]);
     busy[0].bytes[0] = (7.3 * MIB as f64) as i64;
     let busy = account("number", Class::Usage, SPAN, &busy, None);
@@ -202,7 +204,7 @@ fn sweeps_find_their_limits() {
     assert_eq!(sectors.limit, Some(12.5));
     assert!(!judge::is_uneven(&sectors, true));
     assert_eq!(least(&[0.0; 7]).limit, None);
-    // Differences due to a file system's own blocks are not savings.
+    // Differences caused by a file system's block size are not savings.
     assert_eq!(least(&[0.0, 0.01, 0.02, 0.03, 0.05, 0.5, 0.7]).limit, Some(50.0));
     assert!(judge::is_uneven(&least(&[0.0, 0.05, 0.4, 0.1, 0.2, 0.5, 0.7]), true));
 
@@ -273,7 +275,7 @@ fn words_say_what_was_found() {
     assert_eq!(read.threshold, found.threshold);
 }
 
-/// Returns the saving of a kind of data in chunks of that size.
+/// Returns the saving of a kind of data in chunks of this size.
 fn saved(data: Data, codec: Codec, chunk_bytes: usize) -> f64 {
     let maker = Maker::new(data, 3, 5, SPAN).expect("data");
     let mut bytes = vec![0; SPAN as usize];

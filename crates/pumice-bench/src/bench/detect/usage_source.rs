@@ -1,4 +1,5 @@
-//! Sources of used space: numbers that the system maintains anyway, read before and after a run.
+//! Sources of used space: numbers that the system maintains in any case, read before and after a
+//! run.
 //!
 //! Sources that cannot be read are omitted; a remark gives the reason.
 
@@ -12,7 +13,7 @@ use crate::bench::results::environment::Device;
 use crate::bench::target::Location;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Bytes of a block of `st_blocks`, independent of the file system's blocks.
+/// Bytes per block of `st_blocks`, independent of the file system's block size.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Fields of zram's `mm_stat`.
@@ -59,7 +60,7 @@ impl UsageSource {
     }
 }
 
-/// Returns the usage sources of a location, and remarks on missing ones.
+/// Returns the usage sources of a location, and remarks about missing ones.
 pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<String>) {
     let path = location.path().unwrap_or_default();
     let (mut found, mut remarks) = (Vec::new(), Vec::new());
@@ -134,8 +135,7 @@ fn zram(folder: &Path, field: usize) -> Option<u64> {
     text.split_whitespace().nth(field)?.parse().ok()
 }
 
-/// Returns how `bytes` zeroes were stored that have just been written, if a block list is
-/// available.
+/// Returns how the last `bytes` zeroes were stored, if a block list is available.
 pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Option<Zeroes> {
     let path = location.path().unwrap_or_default();
     let recorded = match location {
@@ -151,7 +151,7 @@ pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Op
         }
         Location::File(_) | Location::Folder(_) => match fs::metadata(&path).ok()?.blocks() {
             0 => 0,
-            // Reported blocks do not show how zeroes are stored.
+            // Numbers of blocks do not show how zeroes are stored.
             _ => return None,
         },
     };

@@ -1,4 +1,4 @@
-//! Reports of a detection.
+//! Text of a detection's report.
 
 use super::{
     Account, Answer, Class, Data, Detection, Operation, Strength, Sweep, SweepStep, Zeroes, judge,

@@ -1,15 +1,15 @@
-//! Positions and durations of requests: the points of a chart over the range of a target.
+//! Positions and durations of requests: the points of a chart over the address range of a target.
 //!
-//! Only for operations that read a target as it is, which have one request in flight. At most
-//! [`SPOTS_MAX`] are kept.
+//! Used only for operations that read existing data, which have one request in flight. At most
+//! [`SPOTS_MAX`] spots are recorded.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Operation, Workload};
 
-/// Maximum number of spots of a run: more hide each other in a chart, and a line of a result file
-/// has a limit.
+/// Maximum number of spots in a run. More would hide each other in a chart, and lines of a result
+/// file have a maximum length.
 pub(super) const SPOTS_MAX: usize = 1000;
 
 /// Requests at one position.
@@ -25,10 +25,10 @@ pub struct Spot {
 
 /// Collects the spots of a run.
 pub(super) struct Spots {
-    /// Requests of a spot; 0 if none are collected.
+    /// Requests per spot; 0 if spots are not collected.
     requests: u64,
     spots: Vec<Spot>,
-    /// The spot that is not complete: its requests, and when the first began.
+    /// The incomplete spot, its number of requests, and the time at which the first one began.
     open: Option<(Spot, u64, u64)>,
 }
 
@@ -43,7 +43,7 @@ impl Spots {
         Self { requests, spots: Vec::with_capacity(capacity), open: None }
     }
 
-    /// Records a request of `bytes` at an offset, with the times of its begin and its end.
+    /// Records a request of `bytes` at an offset, with its start and end times.
     pub(super) fn add(&mut self, offset_bytes: u64, bytes: u64, (begun_ns, ended_ns): (u64, u64)) {
         if self.requests == 0 || self.spots.len() == SPOTS_MAX {
             return;
@@ -59,7 +59,7 @@ impl Spots {
         }
     }
 
-    /// Returns the complete spots, in the order of time.
+    /// Returns the complete spots in chronological order.
     pub(super) fn into_vec(self) -> Vec<Spot> {
         self.spots
     }
@@ -67,7 +67,7 @@ impl Spots {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each stretch is one spot, and there are never too many.
+    //! Goal: each stretch is one spot, and the number of spots is limited.
     use super::*;
     use crate::bench::results::sample::workload;
 

@@ -1,4 +1,4 @@
-//! The host's side: runs the plan, and waits for the other hosts before each activity.
+//! The agent on each host: runs the plan, and waits for the other hosts before each activity.
 
 use std::io::{BufReader, Read, Write};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::bench::target::Location;
 use crate::bench::{Benchmark, Finished};
 use crate::error::{Error, Result};
 
-/// Runs the benchmark that the machine in charge requests over `input`, and reports over `output`.
-/// The end of `input` sets `stop`, which ends the benchmark.
+/// Runs the benchmark that the coordinating machine requests over `input`, and reports over
+/// `output`. The end of `input` sets `stop`, which ends the benchmark.
 ///
 /// # Errors
-/// The machine in charge cannot be reached or does not follow the protocol. An error of the
-/// benchmark is reported to it.
+/// The coordinating machine cannot be reached or violates the protocol. An error of the benchmark
+/// is reported to that machine.
 pub fn serve(
     input: impl Read + Send + 'static,
     output: impl Write,
@@ -60,7 +60,7 @@ struct Agent<W> {
     output: W,
     orders: Receiver<Order>,
     stop: Arc<AtomicBool>,
-    /// The delay of the start of the last activity.
+    /// The start delay of the last activity.
     late_ns: u64,
 }
 
@@ -83,11 +83,12 @@ impl<W: Write> Agent<W> {
         write(&mut self.output, report).map_err(failed)
     }
 
-    /// Waits until all hosts are ready, and then for the common time.
+    /// Waits until all hosts are ready, and then until the common start time.
     fn wait(&mut self) {
         if let Ok(Order::Go { at_ns }) = self.orders.recv() {
             let left_ns = at_ns.saturating_sub(Clocks::now().monotonic_ns);
-            // No order is sent meanwhile, so this is a sleep that ends early with the connection.
+            // No order is sent meanwhile, so this is a sleep that ends early if the connection
+            // ends.
             let waited = self.orders.recv_timeout(Duration::from_nanos(left_ns));
             if waited.err() == Some(RecvTimeoutError::Timeout) {
                 self.late_ns = Clocks::now().monotonic_ns.saturating_sub(at_ns);

@@ -1,4 +1,4 @@
-//! The machine in charge: keeps the hosts in step, and ends them all.
+//! The coordinating machine: synchronizes the hosts, and stops them all at the end.
 
 use std::io::{BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -17,27 +17,27 @@ use crate::bench::{Benchmark, Contest};
 use crate::error::{Error, Result};
 use crate::workload::Plan;
 
-/// Maximum number of hosts: each takes a process and a thread here.
+/// Maximum number of hosts. Each needs a process and a thread on this machine.
 const HOSTS_MAX: usize = 64;
 
-/// Time for a host to answer for the first time: a login over a slow network.
+/// Maximum time for a host's first message, including a login over a slow network.
 const HELLO_NS: u64 = 60_000_000_000;
 
-/// Time for all hosts to end after their connections were closed. They wait up to 5 s for requests
-/// in flight.
+/// Maximum time for all hosts to end after their connections were closed. A host waits up to 5 s
+/// for its requests in flight.
 const END_NS: u64 = 10_000_000_000;
 
 /// Interval between checks of the stop flag.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Requests for the clocks of a host. The one with the shortest round trip counts.
+/// Clock readings requested from each host. The reading with the shortest round trip is used.
 const CLOCK_QUESTIONS: u32 = 8;
 
-/// Minimum time between an order to go and the common start, in nanoseconds; longer if round trips
-/// are longer.
+/// Minimum time between an order to go and the common start, in nanoseconds. It is longer if round
+/// trips are longer.
 const LEAD_NS: u64 = 20_000_000;
 
-/// Units of the parts of a shared target.
+/// Granularity of the parts of a shared target.
 const PART_BYTES: u64 = 1 << 20;
 
 /// A connection to a host.
@@ -49,7 +49,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Returns a connection over these streams; [`serve`](super::serve) runs at their other end.
+    /// Returns a connection over these streams. [`serve`](super::serve) must run at their other
+    /// end.
     pub fn over(
         name: &str,
         reader: impl Read + Send + 'static,
@@ -59,8 +60,9 @@ impl Connection {
         Self { name: name.to_owned(), reader, writer, child: None }
     }
 
-    /// Starts `program` on `host` by a remote shell such as `ssh`: its words, then the host, then
-    /// the program with its arguments. The program's stderr goes to the stderr of this process.
+    /// Starts `program` on `host` with a remote shell such as `ssh`. The command consists of the
+    /// words of `shell`, the host, and the program with its arguments. The program's stderr goes to
+    /// the stderr of this process.
     ///
     /// # Errors
     /// The shell cannot be started.
@@ -71,7 +73,7 @@ impl Connection {
         let mut command = Command::new(first);
         command.args(rest).arg(host).args(program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Ctrl-C reaches only this process, which then ends the hosts in an orderly way.
+        // Ctrl-C reaches only this process, which then stops the hosts in an orderly way.
         command.process_group(0);
         let failed = |error| Error::io(format!("cannot run {first} for {host}"), error);
         let mut child = command.spawn().map_err(failed)?;
@@ -82,14 +84,13 @@ impl Connection {
     }
 }
 
-/// Runs the benchmark on all hosts concurrently. The results are first the results of all hosts
-/// together, then the results of each host; the headers that `sink` receives, and the targets whose
-/// runs it keeps, have the same order. An NBD export is divided into equal parts, one for each
-/// host, because all hosts would otherwise write the same blocks; any other target is each host's
-/// own.
+/// Runs the benchmark on all hosts concurrently. Returns the combined results of all hosts, then
+/// the results of each host. The headers that `sink` receives, and the targets whose runs it
+/// records, have the same order. An NBD export is divided into equal parts, one for each host,
+/// because all hosts would otherwise write the same blocks. Any other target is local to its host.
 ///
 /// # Errors
-/// [`Error::Host`] for a host that fails or cannot be reached, after all have ended;
+/// [`Error::Host`] for a host that fails or cannot be reached, once all hosts have ended;
 /// [`Error::Invalid`] for a plan whose number of runs depends on the measurements; the errors of
 /// the sink.
 pub fn run_on_hosts(
@@ -114,7 +115,7 @@ pub fn run_on_hosts(
     ended
 }
 
-/// An event of a host.
+/// An event from a host.
 enum Event {
     Said(Report),
     /// The host sent an invalid message.
@@ -125,12 +126,12 @@ enum Event {
 
 struct Host {
     named: Named,
-    /// Closed to end the host.
+    /// Closing this ends the host.
     writer: Option<Box<dyn Write + Send>>,
     child: Option<Child>,
     /// Monotonic clock of the host minus the clock of this machine.
     monotonic_offset_ns: i64,
-    /// Whether the host has made all runs, after which its connection ends.
+    /// Whether the host has completed all runs; its connection then ends.
     has_ended: bool,
     is_closed: bool,
 }
@@ -153,7 +154,7 @@ struct Stopped;
 /// An error, or `Ok(Err(Stopped))` after a stop.
 type Heard<T> = Result<std::result::Result<T, Stopped>>;
 
-/// Returns the value, or returns from the function: after a stop, with the given value.
+/// Unwraps the value, or returns from the function: after a stop, with the given value.
 macro_rules! heard {
     ($heard:expr, $stopped:expr) => {
         match $heard? {
@@ -212,7 +213,7 @@ impl<'a> Fleet<'a> {
         self.hosts.iter().map(|host| host.named.clone()).collect()
     }
 
-    /// Makes all hosts begin one activity after another, until all have ended.
+    /// Starts one activity after another on all hosts, until all have ended.
     fn rounds(&mut self, plan: &Plan, results: &mut [Results], sink: &mut dyn Sink) -> Result<End> {
         let named = self.named();
         loop {
@@ -235,8 +236,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Waits until each host is at its next activity, or has ended; returns the runs that ended
-    /// before.
+    /// Waits until each host is ready for its next activity, or has ended. Returns the runs that
+    /// have completed meanwhile.
     fn gather(&mut self) -> Heard<(Vec<Own>, At)> {
         let mut runs: Vec<Option<Own>> = self.hosts.iter().map(|_| None).collect();
         let mut at: Vec<Option<Option<Status>>> = vec![None; self.hosts.len()];
@@ -293,7 +294,7 @@ impl<'a> Fleet<'a> {
         Ok(Ok(()))
     }
 
-    /// Measures the difference of a host's clocks.
+    /// Measures the offset between the clocks of a host and of this machine.
     fn clocks(&mut self, index: usize) -> Heard<()> {
         for _ in 0..CLOCK_QUESTIONS {
             let asked = Clocks::now();
@@ -329,7 +330,7 @@ impl<'a> Fleet<'a> {
         Ok(Ok(headers.into_iter().flatten().collect()))
     }
 
-    /// Makes all hosts begin at a common time.
+    /// Starts the next activity on all hosts at a common time.
     fn go(&mut self) -> Result<()> {
         let errors = self.hosts.iter().map(|host| host.named.error_ns);
         let lead_ns = errors.max().unwrap_or(0).saturating_mul(4).max(LEAD_NS);
@@ -346,12 +347,12 @@ impl<'a> Fleet<'a> {
         if writer.is_some_and(|writer| write(&mut **writer, order).is_ok()) {
             return Ok(());
         }
-        // The reason for its end may have arrived.
+        // The host may have sent the reason before it disconnected.
         let said = self.next_of(index);
         Err(said.unwrap_or_else(|| Error::host(&self.hosts[index].named.name, ENDED)))
     }
 
-    /// Returns the error of a host that no longer listens, if it has sent one.
+    /// Returns the error of a host that has stopped listening, if it sent one.
     fn next_of(&mut self, index: usize) -> Option<Error> {
         loop {
             match self.events.recv_timeout(POLL).ok()? {
@@ -369,7 +370,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Returns the next message; after a stop, or at the deadline, [`Stopped`].
+    /// Returns the next message, or [`Stopped`] after a stop or at the deadline.
     fn next(&mut self, deadline_ns: Option<u64>) -> Heard<(usize, Report)> {
         loop {
             if self.stop.load(Ordering::Relaxed)
@@ -384,7 +385,7 @@ impl<'a> Fleet<'a> {
             };
             if matches!(event, Event::Closed) {
                 self.hosts[index].is_closed = true;
-                // The host may have been faster than the others.
+                // This host may have been faster than the others.
                 if self.hosts[index].has_ended {
                     continue;
                 }
@@ -419,7 +420,7 @@ impl<'a> Fleet<'a> {
         for host in &mut self.hosts {
             let Some(child) = &mut host.child else { continue };
             if !host.is_closed {
-                // The host has already ended, or it ends now.
+                // The host has already ended, or ends now.
                 let _ = child.kill();
             }
             let _ = child.wait();
@@ -430,7 +431,7 @@ impl<'a> Fleet<'a> {
 /// The error for a host that has disconnected without a message.
 const ENDED: &str = "the connection has ended";
 
-/// Passes on the messages of a host.
+/// Forwards the messages of a host.
 fn listen(index: usize, reader: Box<dyn Read + Send>, events: &Sender<(usize, Event)>) {
     let mut reader = BufReader::new(reader);
     loop {
@@ -439,7 +440,7 @@ fn listen(index: usize, reader: Box<dyn Read + Send>, events: &Sender<(usize, Ev
             Ok(None) => break,
             Err(error) => {
                 let garbled = Event::Garbled(error.to_string());
-                // The receiver may have gone.
+                // The receiver may already be closed.
                 let _ = events.send((index, garbled));
                 break;
             }
@@ -465,14 +466,14 @@ fn task(benchmark: &Benchmark, target: &str, index: usize) -> Task {
     Task { title, about, plan, target, destroy, begun_unix_s, host }
 }
 
-/// Returns whether all hosts mean the same target.
+/// Returns whether the target is the same for all hosts.
 fn is_shared(target: &str) -> bool {
     target.split_once("://").is_some_and(|(scheme, _)| scheme.starts_with("nbd"))
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a host that ends before the others is not a failure, and a host that disconnects is.
+    //! Goal: a host that ends before the others is not a failure, but a host that disconnects is.
     //! Method: events in a given order.
     use super::*;
 

@@ -1,25 +1,26 @@
-//! One result of all hosts: their total amounts, from the common start to the end of the last.
+//! Merges the results of all hosts: their totals, from the common start to the end of the last
+//! host.
 
 use crate::bench::results::{Header, RunResult};
 use crate::error::{Error, Result};
 use crate::workload::Plan;
 
-/// Delay of a host's start, in nanoseconds, above which a run has a warning: a hundredth of a
-/// second matters to the shortest runs.
+/// Maximum start delay of a host, in nanoseconds, without a warning. Ten milliseconds matter to the
+/// shortest runs.
 const LATE_NS_MAX: u64 = 10_000_000;
 
-/// A host and the difference of its clock.
+/// A host and its clock offset.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     pub(super) name: String,
-    /// Time of day of the host minus the time of this machine, in nanoseconds.
+    /// Time of day of the host minus the time of day of this machine, in nanoseconds.
     pub(super) ahead_ns: i64,
-    /// Half of the round trip of the measurement: its error.
+    /// Half of the measurement's round trip, which is its error.
     pub(super) error_ns: u64,
 }
 
-/// Returns the header of all hosts together: facts that are the same on all of them once, and other
-/// facts for each host.
+/// Returns the combined header of all hosts: facts that all hosts share appear once, other facts
+/// once for each host.
 pub(super) fn header(plan: &Plan, hosts: &[Named], headers: &[Header]) -> Header {
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     let mut facts = vec![("hosts".to_owned(), names.join(", "))];
@@ -68,7 +69,7 @@ pub(super) struct Own {
     pub(super) run: RunResult,
 }
 
-/// Returns one run of all hosts.
+/// Merges one run of all hosts.
 ///
 /// # Errors
 /// A host has measured another cell, or its numbers are implausible.
@@ -89,7 +90,7 @@ pub(super) fn run(plan: &Plan, hosts: &[Named], runs: &[Own]) -> Result<RunResul
             warnings.push(format!("{}: the run began {ms:.0} ms after the others", host.name));
         }
         let Some(all) = &mut merged else {
-            // Each host has devices of its own.
+            // Each host has its own devices.
             merged = Some(RunResult { warnings, device: None, ..run.clone() });
             continue;
         };

@@ -1,4 +1,4 @@
-//! The messages between the machine in charge and the hosts: a line of JSON for each message.
+//! The messages between the coordinating machine and the hosts. Each message is one line of JSON.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -10,35 +10,35 @@ use crate::bench::results::{Header, RunResult};
 use crate::bench::sink::Status;
 use crate::workload::Plan;
 
-/// Version of the messages: both sides must have the same.
+/// Protocol version, which must be equal on both sides.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// Maximum length of a line: several times the length of a run in a file of results.
+/// Maximum length of a line: several times the length of a run in a result file.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// An order to a host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
-    /// Tell the clocks.
+    /// Report the clocks.
     Clocks,
     /// Prepare the target.
     Prepare(Box<Task>),
-    /// Begin the awaited activity, at this time of the host's monotonic clock.
+    /// Start the awaited activity at this time of the host's monotonic clock.
     Go { at_ns: u64 },
 }
 
-/// The benchmark of a host.
+/// The benchmark of one host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) title: String,
     pub(super) about: String,
     pub(super) plan: Plan,
-    /// The target, as the host names it.
+    /// The target, in the host's notation.
     pub(super) target: String,
     pub(super) destroy: bool,
     pub(super) begun_unix_s: u64,
-    /// Index of the host: hosts write different data.
+    /// Index of the host. Hosts write different data.
     pub(super) host: u32,
 }
 
@@ -52,22 +52,22 @@ pub(super) enum Report {
         tool: String,
     },
     Clocks(Clocks),
-    /// The target is prepared; waits for [`Order::Go`].
+    /// The target is prepared; the host waits for [`Order::Go`].
     Ready(Box<Header>),
-    /// The next activity; waits for [`Order::Go`].
+    /// The next activity is ready; the host waits for [`Order::Go`].
     Waiting(Status),
-    /// A run has ended. It began this long after its intended start.
+    /// A run has ended. It started with this delay.
     Ran {
         late_ns: u64,
         run: Box<RunResult>,
     },
     /// Every run was made.
     Ended,
-    /// The benchmark failed.
+    /// The benchmark failed, with this error.
     Failed(String),
 }
 
-/// The clocks of a host, in nanoseconds.
+/// Clock readings of a host, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Clocks {
     /// Since an arbitrary moment; never set back.
@@ -99,10 +99,10 @@ pub(super) fn write(
     writer.flush()
 }
 
-/// Reads a message; `None` at the end.
+/// Reads a message. Returns `None` at the end.
 ///
 /// # Errors
-/// An invalid message, with its beginning; the errors of the reader.
+/// The message is invalid (the error quotes its beginning), or the reader failed.
 pub(super) fn read<T: DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;

@@ -1,4 +1,5 @@
-//! One benchmark on several hosts concurrently: a server or a bucket as seen by many clients.
+//! Runs one benchmark on several hosts concurrently, to measure a server or a bucket with many
+//! clients.
 //!
 //! ```text
 //! this machine: fleet --+-- ssh a pumice bench --agent --- runs the plan on its own
@@ -7,14 +8,15 @@
 //! hello -> clocks -> prepare -> ready, on all -> { waiting, on all -> go at one time -> ran } ...
 //! ```
 //!
-//! * [`fleet`](run_on_hosts): connects, keeps the hosts in step, and ends them all.
-//! * [`agent`](serve): the host's side.
+//! * [`fleet`](run_on_hosts): connects to the hosts, synchronizes them, and stops them all at the
+//!   end.
+//! * [`agent`](serve): the host's part.
 //! * `message`: the messages between them.
-//! * `merge`: one result of all hosts.
+//! * `merge`: the combined result of all hosts.
 //!
-//! Every activity of every host begins at a common time: no host starts it before all are ready. A
-//! host that fails, or can no longer be reached, ends the benchmark on all of them. A host whose
-//! connection ends stops by itself and removes its file. Messages of hosts are not trusted.
+//! Every activity starts on all hosts at a common time, once all hosts are ready. A host that
+//! fails, or can no longer be reached, ends the benchmark on all hosts. A host whose connection
+//! ends stops its benchmark and removes its file. Messages from hosts are not trusted.
 
 mod agent;
 mod fleet;

@@ -1,6 +1,6 @@
-//! Goal: hosts run in step, their results are kept and summed, and a failure of one of them ends
-//! all. Method: agents on threads, over socket pairs, on files and on an export in memory; a test
-//! plays the host that misbehaves.
+//! Goal: hosts run in step, their results are recorded and summed, and a failure of one host ends
+//! all. Method: agents on threads, over socket pairs, on files and on an export in memory; the test
+//! acts as a misbehaving host.
 
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -63,7 +63,7 @@ fn connection(name: &str, ours: UnixStream) -> Connection {
     Connection::over(name, ours.try_clone().unwrap(), Half(ours))
 }
 
-/// Ends the stream when dropped, as a pipe does.
+/// Shuts the stream down when dropped, as a pipe does.
 struct Half(UnixStream);
 
 impl Write for Half {
@@ -82,7 +82,7 @@ impl Drop for Half {
     }
 }
 
-/// Counts the kept runs of each target, and stops after some runs.
+/// Counts the recorded runs of each target, and stops after a number of runs.
 struct Kept<'a> {
     headers: Vec<Header>,
     runs: Vec<usize>,
@@ -238,7 +238,7 @@ fn a_stop_ends_all_hosts() {
     assert_eq!(contest.results[0].runs.len(), 1);
 }
 
-/// Runs a benchmark on a well-behaved host and on one that the function plays.
+/// Runs a benchmark on a well-behaved host and on a host played by the function.
 fn with_a_bad_host(play: impl FnOnce(&mut BufReader<UnixStream>, &mut UnixStream) + Send) -> Error {
     let served = export();
     let stop = AtomicBool::new(false);
@@ -263,7 +263,7 @@ fn hello(output: &mut UnixStream) {
     write(output, &Report::Hello { protocol: PROTOCOL, tool }).unwrap();
 }
 
-/// Answers requests until the order to prepare.
+/// Answers requests until the prepare order.
 fn up_to_prepare(orders: &mut BufReader<UnixStream>, output: &mut UnixStream) {
     hello(output);
     loop {
@@ -329,7 +329,7 @@ fn what_cannot_be_in_step_is_refused() {
     assert!(refused.unwrap_err().to_string().contains("a simulated drive"));
 }
 
-/// A run that did not begin with the others does not measure all hosts, and has a warning.
+/// A run that did not begin with the others does not measure all hosts together, and has a warning.
 #[test]
 fn a_late_start_is_told() {
     let own = |late_ns| Own { late_ns, run: sample::run(0, 0, 0, 100.0) };
@@ -340,7 +340,7 @@ fn a_late_start_is_told() {
     assert_eq!(warned(25_000_000).warnings, ["b: the run began 25 ms after the others"]);
 }
 
-/// Numbers of a host are added up only if they are plausible.
+/// A host's numbers are added up only if they are plausible.
 #[test]
 fn impossible_numbers_are_refused() {
     let good = sample::run(0, 0, 0, 100.0).sample;

@@ -1,9 +1,8 @@
-//! fio's JSON output as results: `--output-format=json` and `json+`, of one or more concatenated
-//! runs of fio.
+//! Imports fio's JSON output (`--output-format=json` and `json+`) of one or more concatenated runs.
 //!
-//! Each direction of a job is a test; the jobs of further outputs are further rounds. Only json+
-//! contains latencies, as bins. Each bin counts at the latency by which fio names it: the latency
-//! of complete requests if fio has such bins, otherwise from submission to completion.
+//! Each direction of a job becomes a test; the jobs of further outputs become further rounds. Only
+//! json+ contains latencies, as bins. Each bin counts at its nominal latency: the total latency of
+//! requests if fio reports it, otherwise the completion latency.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +72,8 @@ struct Latency {
 /// The reason, as text.
 pub(super) fn parse(text: &str) -> Result<Results, String> {
     let wrong = |error| format!("incomplete or malformed fio output (json or json+): {error}");
-    // Text for people may precede and follow the output, which begins with a brace on its own line.
+    // Human-readable text may precede and follow the output, which begins with a brace on its own
+    // line.
     let next = |text: &str| match text.starts_with('{') {
         true => Some(0),
         false => text.find("\n{").map(|before| before + 1),
@@ -124,8 +124,8 @@ impl Output {
     }
 }
 
-/// Adds each direction of a job that transferred data, as a test. `names` holds the names in this
-/// output.
+/// Adds a test for each direction of a job that transferred data. `names` contains the names in
+/// this output.
 fn add(
     found: &mut Imported,
     names: &mut Vec<String>,
@@ -140,7 +140,7 @@ fn add(
             1 => job.jobname.clone(),
             _ => format!("{} ({direction})", job.jobname),
         };
-        // Copies of a job (numjobs without group_reporting) have the same name.
+        // Clones of a job (numjobs without group_reporting) have the same name.
         let copies = names.iter().filter(|other| **other == name).count();
         names.push(name.clone());
         let name = if copies > 0 { format!("{name} #{}", copies + 1) } else { name };
@@ -167,7 +167,8 @@ fn add(
 }
 
 impl Direction {
-    /// Returns the duration in seconds: from the rate if the runtime is 0 ms, as for short jobs.
+    /// Returns the duration in seconds. For short jobs, whose runtime is 0 ms, it is derived from
+    /// the rate.
     fn seconds(&self) -> f64 {
         match self.runtime {
             0 => self.io_bytes as f64 / self.bw_bytes,
@@ -190,7 +191,7 @@ impl Direction {
     }
 }
 
-/// Options of a job; its own take precedence over the global ones.
+/// Options of a job, which take precedence over the global ones.
 struct JobOptions<'a> {
     job: &'a Map<String, Value>,
     global: &'a Map<String, Value>,
@@ -217,7 +218,7 @@ impl JobOptions<'_> {
             _ => Operation::Mixed,
         };
         let record = self.get("bs").or(self.get("blocksize")).and_then(|text| {
-            // One value for each direction, or one for all.
+            // One value for each direction, or one for both.
             let mut parts = text.split(',');
             let first = parts.next()?;
             let own = match direction {
@@ -259,8 +260,8 @@ fn size(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every number of fio's output arrives in its place. Method: output of fio 3.33 of a
-    //! sequential and a mixed job, as json and as json+; outputs with one error each.
+    //! Goal: every number of fio's output is imported into the right field. Method: output of fio
+    //! 3.33 for a sequential and a mixed job, as json and as json+; outputs with one error each.
     use super::*;
 
     const PLUS: &str = include_str!("samples/fio-plus.json");

@@ -1,7 +1,7 @@
-//! Tests, runs and rounds of an imported file, in its order.
+//! Tests, runs and rounds of an imported file, in file order.
 //!
-//! A test that occurs again with identical parameters is a further round: tools without rounds are
-//! run repeatedly and their outputs concatenated into one file.
+//! A repeated test with identical parameters is a further round, because users of tools without
+//! rounds run them repeatedly and concatenate the outputs.
 
 use crate::bench::engine::Sample;
 use crate::bench::results::{FORMAT, Header, Results, RunResult};
@@ -9,13 +9,13 @@ use crate::stats::Latencies;
 use crate::workload::{Cache, Level, Order, Plan, Test};
 use crate::workload::{DEPTH_MAX, Ends, Flush, Operation, Pattern, THREADS_MAX, Workload};
 
-/// Maximum number of tests in a file: IOzone's automatic mode has 1,134.
+/// Maximum number of tests in a file. IOzone's automatic mode has 1,134.
 const TESTS_MAX: usize = 5000;
 
 /// Maximum number of runs in a file.
 const RUNS_MAX: usize = 20_000;
 
-/// One measurement of a tool.
+/// One measurement of another tool.
 pub(super) struct Measured {
     pub(super) seconds: f64,
     pub(super) operations: u64,
@@ -43,7 +43,7 @@ pub(super) struct Imported {
     runs: Vec<RunResult>,
 }
 
-/// Returns a workload with the minimum for all other numbers.
+/// Returns a workload with minimum values for all other parameters.
 pub(super) fn workload(operation: Operation, record_bytes: u64, span_bytes: u64) -> Workload {
     Workload {
         operation,

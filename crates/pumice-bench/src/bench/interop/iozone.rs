@@ -1,4 +1,4 @@
-//! IOzone's output as results: the table of its automatic mode and of single files, and the sums of
+//! Imports IOzone's output: the table of its automatic mode and of single files, and the sums of
 //! its throughput mode.
 //!
 //! ```text
@@ -8,9 +8,9 @@
 //!         Children see throughput for  2 initial writers  = 1990248.06 kB/sec
 //! ```
 //!
-//! A row that occurs again is a further round, so that outputs of several runs can be concatenated.
-//! kB are 1024 bytes. Not imported: pwrite and pread; fwrite and fread in sums; measurements in
-//! units other than kB/s.
+//! A repeated row is a further round, so that outputs of several runs can be concatenated. One kB
+//! is 1024 bytes. Not imported: pwrite and pread; fwrite and fread in sums; measurements in units
+//! other than kB/s.
 
 use super::imported::{About, Imported, Measured, workload};
 use crate::bench::results::Results;
@@ -19,8 +19,8 @@ use crate::workload::Operation;
 use crate::workload::{Test, Unit};
 use pumice_drive::base::units::format_size_exact;
 
-/// Columns of the table after file size and record, and where their numbers end. Source: output of
-/// IOzone 3.489.
+/// Columns of the table after the file size and record size, and the positions where their numbers
+/// end. Source: output of IOzone 3.489.
 const COLUMNS: [(Operation, usize); 13] = [
     (Operation::Write, 33),
     (Operation::Rewrite, 42),
@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str) -> Result<Results, String> {
     found.finish(about)
 }
 
-/// Splits concatenated outputs into the lines of each.
+/// Splits concatenated outputs and returns the lines of each.
 fn parts(text: &str) -> Vec<Vec<&str>> {
     let mut parts = vec![Vec::new()];
     for line in text.lines() {
@@ -108,7 +108,7 @@ fn table(found: &mut Imported, lines: &[&str]) -> Result<(), String> {
     for line in &lines[heading + 1..] {
         let numbers = numbers(line);
         let [(Some(file_kb), _), (Some(record_kb), _), rest @ ..] = &numbers[..] else {
-            // The table ends with a blank line; text follows.
+            // A blank line ends the table; text follows.
             match line.trim() {
                 "" => break,
                 text => return Err(format!("'{text}' is not a row of IOzone's table")),
@@ -127,7 +127,7 @@ fn table(found: &mut Imported, lines: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns every number of a line with the column in which it ends.
+/// Returns every number of a line and the column where it ends.
 fn numbers(line: &str) -> Vec<(Option<u64>, usize)> {
     let mut numbers = Vec::new();
     let mut at = 0;
@@ -209,15 +209,15 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each of IOzone's numbers belongs to its operation. Method: output of IOzone 3.489:
-    //! automatic mode, a single file with tests left out, two processes.
+    //! Goal: each of IOzone's numbers is assigned to its operation. Method: output of IOzone 3.489:
+    //! automatic mode, a single file with omitted tests, two processes.
     use super::*;
 
     const AUTO: &str = include_str!("samples/iozone-auto.txt");
     const SINGLE: &str = include_str!("samples/iozone-single.txt");
     const THROUGHPUT: &str = include_str!("samples/iozone-throughput.txt");
 
-    /// Returns operation, record in KiB, and kB/s.
+    /// Returns each operation with its record size in KiB and its rate in kB/s.
     fn told(results: &Results) -> Vec<(Operation, u64, u64)> {
         let one = |(index, test): (usize, &Test)| {
             let value = results.values(index, 0)[0] * 1e6 / 1024.0;

@@ -1,16 +1,16 @@
-//! A plan as a job file for fio: the same tests on data as similar as fio can generate.
+//! Exports a plan as a job file for fio: the same tests on data as similar as fio can generate.
 //!
-//! Differences are comments in the job, at the affected options.
+//! Comments at the affected options of the job state the differences.
 
 use std::fmt::Write;
 
 use crate::workload::{Cache, Level, Plan, Test};
 use crate::workload::{Flush, Operation, Pattern, Workload};
 
-/// Returns the job file; each test at each level is one job, in order.
+/// Returns the job file, with one job for each test at each level, in order.
 ///
-/// `target` is the file or device for fio, as the value of `filename=`. A job without a counterpart
-/// in fio is a comment.
+/// `target` is the file or device for fio, as the value of `filename=`. A test without a
+/// counterpart in fio becomes a comment.
 pub fn fio_job(plan: &Plan, target: &str) -> String {
     let mut job = String::new();
     let mut line = |text: &str| {
@@ -92,14 +92,14 @@ fn is_random(operation: Operation) -> bool {
     matches!(operation, RandomRead | RandomWrite | Mixed | Trim | AccessRead)
 }
 
-/// Precedes operations that use the C library's buffer.
+/// The comment before operations that use the C library's buffer.
 const NO_STDIO: &str = "; fio has no buffer of 4096 bytes, unlike fwrite and fread.\n";
 
-/// Returns the options of the operation, with a comment on differences; `None` if fio does not
+/// Returns the options of the operation, with a comment about differences; `None` if fio does not
 /// support it.
 fn direction(workload: &Workload) -> Option<String> {
     let record = workload.record_bytes;
-    // Without the map fio draws each block independently.
+    // Without its map of blocks, fio draws each block independently.
     let map = if workload.pattern == Pattern::Once { "" } else { "\nnorandommap=1" };
     Some(match workload.operation {
         Operation::Write | Operation::Rewrite => "rw=write".to_owned(),
@@ -131,7 +131,8 @@ fn direction(workload: &Workload) -> Option<String> {
     })
 }
 
-/// Returns offset and size. Threads divide sequential spans; random threads use the whole span.
+/// Returns the offset and size options. Threads divide sequential spans; random threads use the
+/// whole span.
 fn span(workload: &Workload) -> String {
     let threads = u64::from(workload.threads);
     let mut span = match workload.operation {
@@ -210,8 +211,8 @@ fn value(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a job does the same as the plan, or states the difference. Method: every operation, by
-    //! the lines of its job; another test runs them with the real fio.
+    //! Goal: a job does the same as the plan, or states the difference. Method: the lines of the
+    //! job for every operation; another test runs the jobs with the real fio.
     use super::*;
     use crate::bench::results::sample::{plan, test, workload};
     use crate::workload::{Access, Ends, Unit};

@@ -1,12 +1,12 @@
-//! Results and jobs of other tools: measurements of fio and IOzone as results, and plans as jobs
-//! for fio.
+//! Interoperation with other tools: imports measurements of fio and IOzone as results, and exports
+//! plans as fio jobs.
 //!
 //! * `fio`: its JSON output; `iozone`: its text output; `job`: a job file.
 //! * `imported`: tests, runs and rounds of an imported file.
 //!
 //! Files are not trusted: their size is limited, and files of unknown format are refused. Facts
-//! that another tool does not report are omitted, never guessed: such results have one level, `as
-//! measured`, and no findings about the compressibility of the data.
+//! that another tool does not report are omitted, never guessed: such results have one level,
+//! `as measured`, and no findings about the compressibility of the data.
 
 mod fio;
 mod imported;
@@ -23,14 +23,15 @@ use pumice_drive::base::units::format_size;
 
 pub use job::fio_job;
 
-/// Maximum size of another tool's file in bytes: json+ of a hundred jobs has a few MB.
+/// Maximum size of another tool's file in bytes. The json+ output of a hundred jobs has a few MB.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes that identify the format. IOzone's banner has 1.5 KB, and fio may print warnings first.
+/// Bytes at the beginning of a file that are searched for the format. IOzone's banner has 1.5 KB,
+/// and fio may print warnings first.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// Reads results of this program, of fio or of IOzone; the beginning of the file determines the
-/// format. A file of this program has results of each target that took turns.
+/// Reads results of this program, of fio or of IOzone. The beginning of the file determines the
+/// format. A file of this program contains the results of each target that took turns.
 ///
 /// # Errors
 /// [`Error::Invalid`] for other or incomplete files; the errors of [`results::read`];
@@ -49,7 +50,7 @@ pub fn read(path: &Path) -> Result<Vec<Results>> {
         let what = format!("the file is larger than {}", format_size(BYTES_MAX));
         return Err(wrong(path, what));
     }
-    // Names of files in the output need not be UTF-8.
+    // File names in the output need not be UTF-8.
     let text = String::from_utf8_lossy(&bytes);
     let mut results = parse(&text).map_err(|what| wrong(path, what))?;
     if let Some(name) = path.file_stem() {
@@ -67,7 +68,7 @@ fn wrong(path: &Path, what: impl std::fmt::Display) -> Error {
 
 type Parser = fn(&str) -> std::result::Result<Results, String>;
 
-/// Returns the parser for the beginning of another tool's file.
+/// Returns the parser for another tool's file, based on its beginning.
 fn parser(head: &[u8]) -> Option<Parser> {
     let has = |what: &[u8]| head.windows(what.len()).any(|window| window == what);
     if head.starts_with(b"{\"pumice_bench\"") {
@@ -83,9 +84,9 @@ fn parser(head: &[u8]) -> Option<Parser> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the beginning of a file identifies its format, and only whole files of known kinds are
-    //! accepted. Method: real output of fio 3.33 and IOzone 3.489, whole, cut off anywhere and with
-    //! bytes changed.
+    //! Goal: the beginning of a file identifies its format, and only complete files of known
+    //! formats are accepted. Method: real output of fio 3.33 and IOzone 3.489, complete, truncated
+    //! at any position and with changed bytes.
     use std::fs;
 
     use super::*;

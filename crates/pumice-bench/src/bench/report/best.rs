@@ -4,8 +4,8 @@ use super::cells::{Cell, Cells};
 use crate::stats::{Better, Latencies};
 use pumice_report::{Column, Number, Section, Table};
 
-/// Returns a section with a table; without blocks if the plan does not ask for it or no cell has
-/// runs.
+/// Returns a section with a table. The section has no blocks if the plan does not request the best
+/// of several runs, or if no cell has runs.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let Some(runs) = cells.plan().best_of else { return super::section("") };
     let mut section = super::section(&format!("Best of {runs} runs"));
@@ -47,7 +47,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns the best of the first runs, and its ratio to the mean of all.
+/// Returns the best of the first `runs` runs, and its ratio to the mean of all runs.
 fn best(cell: &Cell<'_>, runs: u32) -> Option<(Number, f64)> {
     let better = match cell.test.unit.better() {
         Better::Higher => f64::max,
@@ -58,7 +58,7 @@ fn best(cell: &Cell<'_>, runs: u32) -> Option<(Number, f64)> {
     Some((Number::significant(best, 4), best / mean))
 }
 
-/// Returns the least mean latency of the first runs, in µs.
+/// Returns the lowest mean latency of the first `runs` runs, in µs.
 fn least_latency(cell: &Cell<'_>, runs: u32) -> Option<f64> {
     let means = cell.runs.iter().take(runs as usize).filter_map(|run| {
         let latency: &Latencies = &run.sample.latency;

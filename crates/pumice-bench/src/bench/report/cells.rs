@@ -1,7 +1,7 @@
-//! Runs by test and level, summarised once.
+//! Runs grouped by test and level, summarised once.
 //!
-//! Invariant: one cell for each test and level of the plan, test by test; the runs of a cell are in
-//! the order of their rounds. A cell may have no runs.
+//! Invariant: each test and level of the plan has one cell, ordered by test. The runs of a cell are
+//! ordered by round. A cell may have no runs.
 
 use crate::bench::results::{Results, RunResult};
 use crate::stats::{Latencies, Summary};
@@ -17,9 +17,9 @@ pub(super) struct Cell<'a> {
     pub(super) test: &'a Test,
     /// The level.
     pub(super) level: &'a Level,
-    /// All runs, by their round.
+    /// All runs, ordered by round.
     pub(super) all: Vec<&'a RunResult>,
-    /// Runs that count, by their round: all runs, or the runs of the measurement window.
+    /// The counted runs, ordered by round: all runs, or the runs of the measurement window.
     pub(super) runs: Vec<&'a RunResult>,
     /// Values of the runs, in the test's unit.
     pub(super) values: Vec<f64>,
@@ -70,7 +70,7 @@ impl<'a> Cells<'a> {
         self.all.iter()
     }
 
-    /// Returns index and cells of the test that is tracked until it is steady; `None` if there is
+    /// Returns the index and cells of the test that is tracked for steady state; `None` if there is
     /// no such test or it has no runs.
     pub(super) fn tracked(&self) -> Option<(usize, &[Cell<'a>])> {
         let name = self.plan().steady.as_ref()?;
@@ -89,7 +89,7 @@ impl<'a> Cells<'a> {
         (0..tests.len()).filter(|other| mix(*other) == mix(test)).collect()
     }
 
-    /// Returns the cells of one test, by level.
+    /// Returns the cells of one test, ordered by level.
     pub(super) fn of_test(&self, test: usize) -> &[Cell<'a>] {
         let levels = self.plan().levels.len();
         &self.all[test * levels..(test + 1) * levels]
@@ -97,7 +97,7 @@ impl<'a> Cells<'a> {
 }
 
 impl Cell<'_> {
-    /// Returns the test's name, with the level if there are several.
+    /// Returns the name of the test, and of the level if there are several.
     pub(super) fn name(&self) -> String {
         if self.is_only_level {
             self.test.name.clone()
@@ -106,7 +106,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Returns mean and deviation; `None` without runs.
+    /// Returns the mean and deviation; `None` without runs.
     pub(super) fn mean(&self) -> Option<Number> {
         let summary = self.summary?;
         let number = Number::significant(summary.mean, DIGITS);

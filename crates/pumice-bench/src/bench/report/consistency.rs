@@ -1,8 +1,8 @@
-//! Consistency: a dot for each second of a time-based test, over all its runs one after another,
-//! and a dot for the longest latency in it.
+//! Consistency: one dot for each second of a time-based test, over all its consecutive runs, and
+//! one dot for the longest latency in that second.
 //!
-//! A mean hides stalls, which these dots show. Several targets are in one chart. With several
-//! levels, only the levels with the least and the greatest saving are drawn.
+//! The dots show stalls, which a mean hides. Several targets share one chart. With several levels,
+//! only the levels with the smallest and the largest saving are drawn.
 
 use super::cells::{Cell, Cells};
 use super::speed;
@@ -11,24 +11,24 @@ use crate::bench::results::RunResult;
 use crate::workload::Unit;
 use pumice_report::{Axis, Block, LineChart, Point, Section};
 
-/// Maximum number of dots of a series: more hide each other.
+/// Maximum number of dots in a series. More would hide each other.
 const DOTS_MAX: usize = 1500;
 
-/// Minimum number of dots of a chart: fewer show no scatter.
+/// Minimum number of dots in a chart. Fewer would not show any scatter.
 const DOTS_MIN: usize = 10;
 
-/// Part of a run: some intervals, joined.
+/// A part of a run, merged from one or more intervals.
 pub(super) struct Part {
-    /// Middle of the part, in seconds since the run began.
+    /// Midpoint of the part, in seconds from the start of the run.
     pub(super) at_s: f64,
     /// Value per second, in the test's unit.
     pub(super) value: f64,
-    /// Longest latency in µs of a request that ended in the part; 0 if none did.
+    /// Longest latency of a request that ended in the part, in µs; 0 if no request did.
     pub(super) longest_us: f64,
 }
 
-/// Returns a section with the charts of all results, whose plans must be alike; without blocks if
-/// no test is time-based.
+/// Returns a section with the charts of all results, whose plans must be alike. The section has no
+/// blocks if no test is time-based.
 pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
     let mut section = super::section("Consistency");
     let Some(first) = all.first() else { return section };
@@ -73,11 +73,11 @@ pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
     section
 }
 
-/// The name of a series, its target and its level.
+/// The name of a series, and its target and level.
 type Line<'a> = (&'a str, &'a Cells<'a>, usize);
 
-/// Returns the end of the title and the series of each chart of a test: for one target, all levels
-/// in one chart; otherwise all targets in a chart for each level.
+/// Returns the title suffix and the series of each chart of a test. One target has all levels in
+/// one chart; several targets share a chart for each level.
 fn lines<'a>(
     all: &'a [Cells<'a>],
     names: &'a [String],
@@ -103,7 +103,8 @@ fn lines<'a>(
     }
 }
 
-/// Returns the levels that are drawn: both ends of the savings, or the first and the last.
+/// Returns the levels to draw: those with the smallest and largest saving, or the first and the
+/// last level.
 fn drawn_levels(cells: &Cells<'_>) -> Vec<usize> {
     let levels = &cells.plan().levels;
     let mut indices: Vec<usize> = (0..levels.len()).collect();
@@ -117,7 +118,7 @@ fn drawn_levels(cells: &Cells<'_>) -> Vec<usize> {
     }
 }
 
-/// Returns the dots of a cell: values, and the longest latencies.
+/// Returns the dots of a cell: its values, and its longest latencies.
 fn dots(cell: &Cell<'_>) -> (Vec<Point>, Vec<Point>) {
     let (mut rates, mut latencies) = (Vec::new(), Vec::new());
     let mut begun_s = 0.0;
@@ -134,14 +135,14 @@ fn dots(cell: &Cell<'_>) -> (Vec<Point>, Vec<Point>) {
     (rates, latencies)
 }
 
-/// Returns the least length of a part of a run in seconds: one second, or an interval if the run is
-/// shorter than ten seconds.
+/// Returns the minimum length of a part of a run in seconds: one second, or one interval if the run
+/// is shorter than ten seconds.
 fn dot_s(run: &RunResult) -> f64 {
     if run.sample.seconds < DOTS_MIN as f64 { 0.0 } else { 1.0 }
 }
 
-/// Returns the parts of each run: intervals joined to about `dot_s`, or to more if there would be
-/// too many dots. The last interval of a run is incomplete and omitted.
+/// Returns the parts of each run: intervals merged to about `dot_s`, or to more if there would be
+/// too many dots. The last interval of a run is incomplete and therefore omitted.
 pub(super) fn parts(
     runs: &[&RunResult],
     cell: &Cell<'_>,
@@ -174,7 +175,8 @@ pub(super) fn parts(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a dot is at its second and has its value, and there are no more dots than can be seen.
+    //! Goal: each dot has the time and value of its second, and a chart has no more dots than are
+    //! visible.
     use super::*;
     use crate::bench::results::sample;
 
@@ -187,8 +189,8 @@ mod tests {
             latency_ns_sum: 0,
             latency_ns_max: operations * 1000,
         };
-        // A run of 12 seconds in intervals of half a second, the last one incomplete, and one of a
-        // second, whose intervals are shown as they are.
+        // The first run has 12 seconds in intervals of half a second, the last one incomplete. The
+        // second has one second, whose intervals are shown individually.
         let long = &mut results.runs[0].sample;
         (long.seconds, long.interval_ns) = (12.2, 500_000_000);
         long.intervals = (0..25).map(|index| interval(index % 5 + 1)).collect();
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!((dot(&latencies[0]), dot(&latencies[2])), ((0.5, 2.0), (2.5, 5.0)));
         assert!((rates[12].x - 12.225).abs() < 1e-9 && (rates[12].y - 140.0).abs() < 1e-9);
 
-        // A day in seconds is drawn with no more dots than can be seen.
+        // A day of seconds is drawn with no more dots than are visible.
         for run in &mut results.runs {
             (run.sample.seconds, run.sample.interval_ns) = (43_200.0, 1_000_000_000);
             run.sample.intervals = vec![interval(7); 43_200];
@@ -222,7 +224,7 @@ mod tests {
         let cells = Cells::new(&results);
         assert_eq!(drawn_levels(&cells), [2, 1]);
         let one = section(std::slice::from_ref(&cells), &["a".into()]);
-        // A sequential test that ends with its span has no seconds.
+        // A sequential test that ends with its span has no dots for seconds.
         assert_eq!(one.blocks.len(), 1 + 2);
         let two = section(&[Cells::new(&results), cells], &["a".into(), "b".into()]);
         assert_eq!(two.blocks.len(), 1 + 2);

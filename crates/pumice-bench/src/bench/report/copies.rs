@@ -1,4 +1,4 @@
-//! Copies of files: seconds and throughput of each.
+//! Copies of files: the duration and throughput of each.
 
 use super::cells::{Cell, Cells};
 use crate::stats::Summary;
@@ -8,7 +8,7 @@ use pumice_report::{Column, Number, Section, Table};
 /// Significant digits of a mean.
 const DIGITS: u8 = 4;
 
-/// Returns a section with the table; without blocks if no test copies files.
+/// Returns a section with the table. The section has no blocks if no test copies files.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Copies of files");
     if let Some(table) = table(cells) {
@@ -21,7 +21,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns a table of all tests that copy files, in seconds and in MB/s; `None` if there is none.
+/// Returns a table of all tests that copy files, in seconds and in MB/s; `None` if there are none.
 pub(super) fn table(cells: &Cells<'_>) -> Option<Table> {
     let mut table = Table::with_columns(vec![
         Column::left("copy"),
@@ -53,7 +53,7 @@ pub(super) fn table(cells: &Cells<'_>) -> Option<Table> {
     (!table.rows().is_empty()).then_some(table)
 }
 
-/// Returns the interval of the mean as text, with the mean's decimals.
+/// Returns the interval of the mean as text, with as many decimals as the mean.
 fn interval(summary: Summary) -> Option<String> {
     let decimals = Number::significant(summary.mean, DIGITS).decimals;
     let number = |value: f64| Number::new(value, decimals).to_string();
@@ -63,7 +63,7 @@ fn interval(summary: Summary) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a copy is shown in seconds and in MB/s, each with its interval.
+    //! Goal: a copy is reported in seconds and in MB/s, each with its interval.
     use super::*;
     use crate::bench::results::sample::{results, test, workload};
     use crate::workload::Operation;
@@ -84,7 +84,7 @@ mod tests {
         let text = table(&Cells::new(&all)).expect("a table").to_text();
         let row = text.lines().last().expect("a row");
         let words: Vec<&str> = row.split_whitespace().skip(5).collect();
-        // Student's interval of 1, 2 and 3, from 0 at the earliest; the mean of 120, 60 and 40.
+        // Student's interval for 1, 2 and 3, with a lower bound of 0; the mean of 120, 60 and 40.
         let wanted = ["2", "120.0", "2.000", "0.000", "to", "4.484", "73.33"];
         assert_eq!(words[..7], wanted, "{text}");
         assert!(section(&Cells::new(&results(&[1.0]))).blocks.is_empty());

@@ -1,4 +1,4 @@
-//! Speed and latency over queue depth, a line for each target or level.
+//! Speed and latency over queue depth, with one line for each target or level.
 //!
 //! Tests that differ only in their depth are a sweep. Every result with several depths has these
 //! charts, regardless of its preset.
@@ -9,13 +9,13 @@ use crate::workload::Workload;
 use pumice_drive::base::units::format_size_exact;
 use pumice_report::{Axis, LineChart, Point, Scale, Section};
 
-/// Minimum number of depths in a sweep: two are just two tests.
+/// Minimum number of depths in a sweep. Two are merely two tests.
 const DEPTHS_MIN: usize = 3;
 
 /// Maximum number of lines in a chart, so that they can be distinguished.
 const LINES_MAX: usize = 8;
 
-/// Returns the tests that differ only in their depth, each sweep by depth.
+/// Returns the groups of tests that differ only in their depth, each group ordered by depth.
 pub(super) fn sweeps(cells: &Cells<'_>) -> Vec<Vec<usize>> {
     let tests = &cells.plan().tests;
     let depth = |test: &usize| tests[*test].workload.depth;
@@ -39,8 +39,8 @@ pub(super) fn sweeps(cells: &Cells<'_>) -> Vec<Vec<usize>> {
     sorted.filter(|members| members.len() >= DEPTHS_MIN && distinct(members)).collect()
 }
 
-/// Returns a section with the sweeps of all results, whose plans must be alike; without blocks if
-/// there are none.
+/// Returns a section with the sweeps of all results, whose plans must be alike. The section has no
+/// blocks if there are no sweeps.
 pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
     let mut section = super::section("Over queue depth");
     let Some(first) = all.first() else { return section };
@@ -89,7 +89,7 @@ pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
     section
 }
 
-/// Returns the common part of the tests of a sweep, as `random-read, 4 KiB`.
+/// Returns the common properties of the tests of a sweep, such as `random-read, 4 KiB`.
 fn title(cells: &Cells<'_>, sweep: &[usize]) -> String {
     let workload = &cells.plan().tests[sweep[0]].workload;
     let record = format_size_exact(workload.record_bytes);
@@ -102,7 +102,7 @@ fn title(cells: &Cells<'_>, sweep: &[usize]) -> String {
 
 /// The lines of a chart.
 struct Lines<'a> {
-    /// The level of all lines, if other charts have other levels.
+    /// The level of all lines, if each level has its own chart.
     level: Option<&'a str>,
     lines: Vec<Line<'a>>,
 }
@@ -114,7 +114,7 @@ struct Line<'a> {
     level: usize,
 }
 
-/// Returns the lines of each chart: all in one if they can be distinguished, otherwise a chart for
+/// Returns the lines of each chart: one chart if the lines can be distinguished, otherwise one for
 /// each level.
 fn series<'a>(all: &'a [Cells<'a>], names: &'a [String]) -> Vec<Lines<'a>> {
     let levels = &all[0].plan().levels;

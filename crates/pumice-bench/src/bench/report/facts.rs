@@ -1,5 +1,4 @@
-//! Sections in addition to the numbers: savings of the data, counters of the device, and the
-//! environment.
+//! Additional sections: savings of the data, counters of the device, and the environment.
 
 use super::cells::{Cell, Cells};
 use crate::bench::results::{DeviceBytes, MachineLoad, RunResult};
@@ -45,7 +44,7 @@ pub(super) fn payloads(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns a section with the bytes issued by the host and counted by the device.
+/// Returns a section with the bytes that the host issued and the device counted.
 pub(super) fn device(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Bytes at the device");
     let mut columns = vec![Column::left("test"), Column::left("level")];
@@ -90,8 +89,8 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns the bytes written, read and trimmed, by the host and by the device, for the runs with
-/// both known.
+/// Returns the bytes written, read and trimmed, as counted by the host and by the device, over the
+/// runs that have both counts.
 fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
     let operation = cell.test.workload.operation;
     let runs = || cell.runs.iter().filter_map(|run| Some((run, run.device?)));
@@ -117,10 +116,10 @@ fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
     Some((host, device))
 }
 
-/// A quantity of the machine: its name, its unit, its decimals, and its value in a run.
+/// A metric of the machine: its name, its unit, its decimals, and its value in a run.
 type Gauge = (&'static str, &'static str, u8, fn(&MachineLoad) -> Option<f64>);
 
-/// The displayed quantities of the machine during the runs.
+/// The metrics of the machine that are displayed.
 const GAUGES: [Gauge; 6] = [
     ("used by others", "processors", 2, |load| Some(load.others_processors)),
     ("taken by the hypervisor", "processors", 2, |load| Some(load.stolen_processors)),
@@ -130,7 +129,7 @@ const GAUGES: [Gauge; 6] = [
     ("temperature of the drive", "°C", 0, |load| load.device_celsius),
 ];
 
-/// Returns a section with the load of the machine in addition to the bench.
+/// Returns a section with the load on the machine that the bench did not cause.
 pub(super) fn machine(cells: &Cells<'_>) -> Section {
     let mut section = super::section("The machine during the runs");
     let loads: Vec<MachineLoad> =
@@ -216,7 +215,7 @@ pub(super) fn utc(unix_s: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: dates agree with GNU `date -u -d @N`.
+    //! Goal: dates agree with the output of GNU `date -u -d @N`.
     use super::*;
 
     #[test]

@@ -1,15 +1,16 @@
-//! Facts that a reader must know before trusting a number: warnings of runs, trends, steady state,
-//! outliers.
+//! Findings that a reader must know before trusting a number: warnings about runs, trends, steady
+//! state, outliers.
 
 use super::cells::{Cell, Cells};
 use crate::bench::results::RunResult;
 use crate::stats::{self, Better, Direction, Trend};
 use pumice_report::{Number, Section};
 
-/// Cells that a finding names; further ones are counted.
+/// Maximum number of cells that a finding names; the others are only counted.
 const NAMED_MAX: usize = 3;
 
-/// Cells with outliers that are listed individually; more would fill the first screens of a report.
+/// Maximum number of cells with outliers that are listed individually. More would fill the first
+/// screens of a report.
 const OUTLIERS_MAX: usize = 5;
 
 /// Returns all findings; the section has no blocks if there are none.
@@ -25,7 +26,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns a warning without its numbers, to group equal warnings.
+/// Returns a warning with its numbers removed, which groups similar warnings.
 fn kind(warning: &str) -> String {
     warning
         .split_whitespace()
@@ -33,8 +34,7 @@ fn kind(warning: &str) -> String {
         .collect()
 }
 
-/// Adds the warnings of runs. Equal warnings of several runs become one, with the numbers of the
-/// first.
+/// Returns the warnings about runs. Similar warnings become one, with the numbers of the first.
 fn warnings(cells: &Cells<'_>) -> Vec<String> {
     let mut found: Vec<(&str, usize, Vec<String>)> = Vec::new();
     let runs: Vec<(&Cell<'_>, &RunResult)> =
@@ -62,7 +62,7 @@ fn warnings(cells: &Cells<'_>) -> Vec<String> {
     found.into_iter().map(text).collect()
 }
 
-/// Returns the first few names, and the number of further ones.
+/// Returns the first few names, and the number of the others.
 fn listed(names: &[String]) -> String {
     let text = names[..names.len().min(NAMED_MAX)].join("; ");
     match names.len().saturating_sub(NAMED_MAX) {
@@ -74,7 +74,7 @@ fn listed(names: &[String]) -> String {
 /// Adds the cells whose values rise or fall from round to round.
 fn trends(cells: &Cells<'_>, section: &mut Section) {
     if cells.plan().steady.is_some() {
-        // Such a plan waits until values no longer rise or fall.
+        // Such a plan continues until the values show no trend.
         return;
     }
     let all: Vec<(&Cell<'_>, Trend)> = cells
@@ -106,7 +106,7 @@ fn trends(cells: &Cells<'_>, section: &mut Section) {
     }
 }
 
-/// Reports whether the test that should reach steady state did.
+/// Reports whether the tracked test reached steady state.
 fn steady(cells: &Cells<'_>, section: &mut Section) {
     let plan = cells.plan();
     let Some(name) = &plan.steady else { return };
@@ -137,7 +137,7 @@ fn steady(cells: &Cells<'_>, section: &mut Section) {
     }
 }
 
-/// Adds outliers: each with its distance, or, if there are many, the first few cells.
+/// Adds outliers: each with its distance, or only the first few cells if there are many.
 fn outliers(cells: &Cells<'_>, section: &mut Section) {
     let of_cell = |cell: &Cell<'_>| stats::outliers(&cell.values).unwrap_or_default();
     let apart: Vec<String> =

@@ -4,7 +4,7 @@ use super::cells::Cells;
 use crate::stats::Latencies;
 use pumice_report::{Axis, Cell, Column, LineChart, Number, Point, Scale, Section, Table};
 
-/// Percentages of a curve; from 90 % on, tails differ by their nines.
+/// Percentages of a curve. From 90 % on, the points follow the number of nines.
 const PERCENTS: [f64; 18] = [
     0.0, 10.0, 25.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 97.5, 99.0, 99.5, 99.75, 99.9, 99.95,
     99.99, 99.995, 99.999,
@@ -54,7 +54,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns the mean, five percentiles and the maximum, in µs; `None` if nothing was recorded.
+/// Returns the mean, five percentiles and the maximum, in µs; empty without recorded latencies.
 pub(super) fn of_cell(latency: &Latencies) -> Vec<Cell> {
     let Some(told) = latency.percentiles() else { return Vec::new() };
     let number = |ns: f64| Number::significant(ns / 1e3, 4).into();
@@ -62,7 +62,8 @@ pub(super) fn of_cell(latency: &Latencies) -> Vec<Cell> {
     std::iter::once(told.mean_ns).chain(all.map(|ns| ns as f64)).map(number).collect()
 }
 
-/// Returns the latency in µs over the percentage, as long as at least one request lies beyond.
+/// Returns the latency in µs over the percentage, up to the last percentage that at least one
+/// request exceeds.
 fn curve(latency: &Latencies) -> Vec<Point> {
     let beyond = |percent: &f64| latency.count() as f64 * (1.0 - percent / 100.0) >= 1.0 - 1e-9;
     let point = |percent: f64| {
@@ -74,7 +75,7 @@ fn curve(latency: &Latencies) -> Vec<Point> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a curve ends where its requests end.
+    //! Goal: a curve ends at its last request.
     use super::*;
 
     #[test]

@@ -1,22 +1,22 @@
 //! Reports of a benchmark: a full document, and a summary for one screen.
 //!
 //! * `best`: the best of several runs in addition to the mean.
-//! * `cells`: runs by test and level, summarised once for all sections.
-//! * `rounds`: the way to steady state.
+//! * `cells`: runs grouped by test and level, summarised once for all sections.
+//! * `rounds`: the progress to steady state.
 //! * `side_by_side`: bars of several results in one chart.
 //! * `depth`: speed and latency over queue depth.
 //! * `consistency`: single seconds and longest latencies.
-//! * `speed`: bars and numbers of each unit.
+//! * `speed`: bars and numbers for each unit.
 //! * `score`: the score of AS SSD.
 //! * `range`: rates and access times over the range of a target.
 //! * `copies`: copies of files in seconds and MB/s.
 //! * `latency`: percentiles, as numbers and as curves.
 //! * `timeline`: time-based runs over their duration.
-//! * `findings`: facts that a reader must know first: warnings, trends, steady state, outliers.
+//! * `findings`: results that a reader must know first: warnings, trends, steady state, outliers.
 //! * `facts`: savings of the data, counters of the device, and the environment.
 //!
-//! Draws no conclusion beyond `stats`, drops no run, and knows no file format: `pumice_report`
-//! prints. Equal results produce equal documents.
+//! This module draws no conclusions beyond `stats`, omits no run, and is independent of file
+//! formats: `pumice_report` does the printing. Equal results produce equal documents.
 
 mod best;
 mod cells;
@@ -45,7 +45,8 @@ pub use speed::table;
 
 use cells::Cells;
 
-/// Returns a document that compares all other results with the first and then shows each result.
+/// Returns a document that compares all other results with the first, and then describes each
+/// result.
 ///
 /// With several results, section headings begin with the name of the result.
 pub fn document(all: &[Results]) -> Document {
@@ -78,7 +79,7 @@ pub fn document(all: &[Results]) -> Document {
     document
 }
 
-/// Returns a document of a comparison of these results: charts with all of them, then tables.
+/// Returns a document that compares these results: charts that contain all of them, then tables.
 pub fn comparison(all: &[Results], comparison: &Comparison) -> Document {
     let (names, mut document) = (names(all), comparison.document());
     let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
@@ -90,12 +91,12 @@ pub fn comparison(all: &[Results], comparison: &Comparison) -> Document {
     document
 }
 
-/// Returns preset and target of a result.
+/// Returns the preset and target of a result.
 fn title(results: &Results) -> String {
     format!("{} on {}", results.header.title, results.header.name())
 }
 
-/// Returns the names of results that are shown together, with their preset if it is the same.
+/// Returns the names of results that are shown together, and their preset if it is the same.
 fn titles(all: &[Results], names: &[String]) -> String {
     let joined = names.join(" · ");
     let mut presets = all.iter().map(|results| results.header.title.as_str());
@@ -104,7 +105,7 @@ fn titles(all: &[Results], names: &[String]) -> String {
     if is_same && !joined.contains(first) { format!("{first}: {joined}") } else { joined }
 }
 
-/// Returns the subject of a preset, and where and when it ran.
+/// Returns the subject of a preset, and the place and time of its run.
 fn lead(results: &Results) -> String {
     let header = &results.header;
     let known = |names: &[&str]| -> Vec<&str> {

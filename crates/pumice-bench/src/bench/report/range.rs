@@ -1,19 +1,19 @@
-//! The range of a target: transfer rates and access times by position, as HD Tune shows them.
+//! The range of a target: transfer rates and access times by position, in the style of HD Tune.
 //!
-//! For tests that read a target as it is. The chart of a result has both, like that program's: a
-//! line of rates, which are means over the runs, and a dot for each request with its access time.
-//! Several results have a chart for each quantity.
+//! This applies to tests that read existing data. As in HD Tune, the chart of a result has both
+//! quantities: a line of rates, which are means over the runs, and a dot for the access time of
+//! each request. Several results have one chart for each quantity.
 
 use super::cells::{Cell, Cells};
 use crate::bench::engine::Spot;
 use crate::workload::{Operation, Unit};
 use pumice_report::{Axis, Column, LineChart, Number, Point, Section, Table};
 
-/// Maximum number of dots of a series: more hide each other.
+/// Maximum number of dots in a series. More would hide each other.
 const DOTS_MAX: usize = 1500;
 
-/// Returns the charts and a table of all tests that read a target as it is; without blocks if there
-/// are none.
+/// Returns the charts and a table of all tests that read existing data. The section has no blocks
+/// if there are none.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Over the range");
     let Some(table) = table(cells) else { return section };
@@ -30,7 +30,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns the rates and access times of a result at a level in one chart; `None` without
+/// Returns one chart with the rates and access times of a result at a level; `None` without
 /// positions.
 fn both(cells: &Cells<'_>, level: usize) -> Option<LineChart> {
     let tests = 0..cells.plan().tests.len();
@@ -72,7 +72,7 @@ fn time_axis() -> Axis {
     Axis::new("access time", Unit::Latency.name())
 }
 
-/// Returns a chart for each test and level with positions, with a series for each result.
+/// Returns one chart for each test and level with positions, with one series for each result.
 pub(super) fn charts(all: &[&Cells<'_>], names: &[String]) -> Vec<LineChart> {
     let Some(first) = all.first() else { return Vec::new() };
     let mut charts = Vec::new();
@@ -95,9 +95,9 @@ pub(super) fn charts(all: &[&Cells<'_>], names: &[String]) -> Vec<LineChart> {
     charts
 }
 
-/// Returns the table; `None` if no test reads as it is.
+/// Returns the table; `None` if no test reads existing data.
 ///
-/// Least and greatest are taken over the positions of all runs.
+/// The extremes are taken over the positions of all runs.
 pub(super) fn table(cells: &Cells<'_>) -> Option<Table> {
     let mut table = Table::with_columns(vec![
         Column::left("test"),
@@ -132,7 +132,7 @@ pub(super) fn table(cells: &Cells<'_>) -> Option<Table> {
     (!table.rows().is_empty()).then_some(table)
 }
 
-/// Returns the least and the greatest value at a position, in the test's unit; `None` without
+/// Returns the smallest and the largest value at a position, in the test's unit; `None` without
 /// positions.
 fn ends(cell: &Cell<'_>) -> Option<[f64; 2]> {
     let spots = cell.runs.iter().flat_map(|run| &run.sample.spots);
@@ -160,7 +160,8 @@ fn rates(cell: &Cell<'_>) -> Vec<Point> {
     spots.chunk_by(|one, two| one.offset_bytes == two.offset_bytes).map(point).collect()
 }
 
-/// Returns the access times by position: the same share of each run, if there are too many.
+/// Returns the access times by position. If there are too many, the same share of each run is
+/// returned.
 fn times(cell: &Cell<'_>) -> Vec<Point> {
     let count: usize = cell.runs.iter().map(|run| run.sample.spots.len()).sum();
     let spots = cell.runs.iter().flat_map(|run| &run.sample.spots);
@@ -180,7 +181,8 @@ fn position(spot: &Spot) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each value is drawn at its position, and the ends are the extremes of the positions.
+    //! Goal: each value is drawn at its position, and the reported ends are the extremes over the
+    //! positions.
     use super::*;
     use crate::bench::results::sample::{results, test, workload};
 

@@ -1,10 +1,10 @@
-//! Rounds on the way to steady state: values, latencies and single seconds over the whole test.
+//! Progress to steady state: values, latencies and single seconds over the whole test.
 //!
-//! Only for plans that track steady state. All rounds are drawn, with the counting ones marked; the
-//! numbers of every other section are of the measurement window alone.
+//! Used only for plans that track steady state. All rounds are drawn, and the counted ones are
+//! marked. The numbers of every other section cover only the measurement window.
 //!
 //! Source: SNIA, "Solid State Storage Performance Test Specification" 2.0.2 (2020), the plots of
-//! steady state convergence and of write saturation.
+//! steady state convergence and write saturation.
 
 use super::cells::{Cell, Cells};
 use super::{consistency, speed};
@@ -12,14 +12,14 @@ use crate::bench::results::RunResult;
 use crate::stats::{self, RANGE_MAX};
 use pumice_report::{Axis, LineChart, Point, Scale, Section};
 
-/// Maximum number of tests in a chart, so that lines can be distinguished.
+/// Maximum number of tests in a chart, so that their lines can be distinguished.
 const LINES_MAX: usize = 8;
 
-/// Percentiles of the latency over time.
+/// Latency percentiles drawn over time.
 const PERCENTILES: [(f64, &str); 4] =
     [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"), (1.0, "longest")];
 
-/// Returns the charts; without blocks if the plan does not track steady state.
+/// Returns the charts. The section has no blocks if the plan does not track steady state.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Rounds until steady state");
     let Some((index, tracked)) = cells.tracked() else { return section };
@@ -64,7 +64,8 @@ fn round(run: &RunResult) -> f64 {
     f64::from(run.round) + 1.0
 }
 
-/// Returns the tracked values by round, with the last window's average, limits and best line.
+/// Returns the tracked values by round, with the average, limits and best-fit line of the last
+/// window.
 fn convergence(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, round by round", cell.name());
     let mut chart = LineChart::new(title, Axis::new("round", ""), speed::axis(cell.test.unit));
@@ -82,7 +83,7 @@ fn convergence(cell: &Cell<'_>) -> LineChart {
     chart
 }
 
-/// Returns requests or bytes per second, second by second, over the whole test.
+/// Returns requests or bytes per second for each second of the whole test.
 fn seconds(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, second by second", cell.name());
     let axis = speed::axis(speed::course_unit(cell.test.unit));
@@ -96,7 +97,7 @@ fn seconds(cell: &Cell<'_>) -> LineChart {
     chart
 }
 
-/// Returns percentiles of the latency by round.
+/// Returns latency percentiles by round.
 fn latencies(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, latency round by round", cell.name());
     let axis = Axis::new("latency", "µs").with_scale(Scale::Log);

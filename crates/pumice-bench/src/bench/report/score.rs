@@ -1,9 +1,9 @@
-//! AS SSD's score: one number each for reading, writing and both.
+//! AS SSD's score: one number each for reading, for writing and for both.
 //!
 //! Source: Tom's Hardware, "Three PCI Express-Based SSDs: When SATA 6 Gb/s Is Too Slow",
 //! tomshardware.com/reviews/pci-express-ssd,2952-6.html. The formula fits a published result:
-//! 1353.82 and 1178.03 MB/s, 37.38 and 80.51, 671.87 and 720.75 score 845, 919 and 2196. It is
-//! unknown whether the program's MB are 10^6 or 2^20 bytes; here they are 10^6.
+//! 1353.82 and 1178.03 MB/s, 37.38 and 80.51, 671.87 and 720.75 score 845, 919 and 2196. Whether
+//! the program's MB are 10^6 or 2^20 bytes is unknown; here they are 10^6.
 
 use super::cells::Cells;
 use crate::stats::Summary;
@@ -13,7 +13,7 @@ use pumice_report::{Column, Number, Section, Table};
 /// Name of the preset.
 const PRESET: &str = "as-ssd";
 
-/// Names of its tests: sequential, 4 KiB, 4 KiB by 64 threads; each as reads and writes.
+/// Names of its tests: sequential, 4 KiB, 4 KiB by 64 threads; each with reads and writes.
 const TESTS: [&str; 6] =
     ["Seq read", "Seq write", "4K read", "4K write", "4K-64Thrd read", "4K-64Thrd write"];
 
@@ -24,8 +24,8 @@ const SCORES: [(&str, [f64; 6]); 3] = [
     ("total", [0.1, 0.15, 2.0, 1.0, 1.5, 1.0]),
 ];
 
-/// Returns a section with the scores; without blocks if the result is of another preset or not all
-/// tests were measured.
+/// Returns a section with the scores. The section has no blocks if the result belongs to another
+/// preset or not all tests were measured.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("AS SSD score");
     let Some(table) = table(cells) else { return section };
@@ -69,13 +69,13 @@ pub(super) fn table(cells: &Cells<'_>) -> Option<Table> {
     (!table.rows().is_empty()).then_some(table)
 }
 
-/// Returns the throughput of a test by round.
+/// Returns the throughput of a test for each round.
 fn by_round(cells: &Cells<'_>, test: usize, level: usize) -> Vec<(u32, f64)> {
     let runs = &cells.of_test(test)[level].runs;
     runs.iter().map(|run| (run.round, run.value(Unit::Throughput))).collect()
 }
 
-/// Returns the score of each round in which all counting tests were measured.
+/// Returns the score of each round in which all weighted tests were measured.
 fn scores(rounds: &[Vec<(u32, f64)>; 6], weights: &[f64; 6]) -> Vec<f64> {
     let counts = || rounds.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);
     let Some((first, _)) = counts().next() else { return Vec::new() };
@@ -89,7 +89,7 @@ fn scores(rounds: &[Vec<(u32, f64)>; 6], weights: &[f64; 6]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the formula is the published one, and only its tests are scored.
+    //! Goal: the formula is the published one, and only the tests of the preset are scored.
     use super::*;
     use crate::bench::results::Results;
     use crate::bench::results::sample::{results, run, test, workload};
@@ -124,7 +124,7 @@ mod tests {
             row.split_whitespace().nth(4).expect("a mean").to_owned()
         };
         assert_eq!(["read", "write", "total"].map(score), ["845", "919", "2196"], "{text}");
-        // Without writes there are scores of reads alone.
+        // Without writes, only reads have scores.
         all.runs.retain(|run| run.test % 2 == 0);
         let text = table(&Cells::new(&all)).expect("scores").to_text();
         assert!(text.contains("845") && !text.contains("total"), "{text}");

@@ -1,9 +1,9 @@
 //! Several results in one chart: a group of bars for each target.
 //!
-//! With several levels each test has a chart, whose groups are the targets and whose bars are the
-//! levels; from three levels of known saving on, another chart has the speed over the saving. With
-//! one level all tests of a unit are in one chart, whose bars are the targets. Tests that sweep the
-//! queue depth have charts of their own.
+//! With several levels, each test has its own chart, in which each target is a group and each level
+//! a bar. With three or more levels of known saving, another chart shows the speed over the saving.
+//! With one level, all tests of a unit share one chart, in which each target is a bar. Tests that
+//! sweep the queue depth have separate charts.
 
 use super::cells::{Cell, Cells};
 use super::range;
@@ -13,8 +13,8 @@ use crate::bench::results::Results;
 use crate::workload::Unit;
 use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Section, Table};
 
-/// Returns a section with the charts; without blocks if there are fewer than two results. The
-/// results must have been compared.
+/// Returns a section with the charts. The section has no blocks if there are fewer than two
+/// results. The results must have been compared.
 pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     let mut section = super::section("Side by side");
     let [first, _, ..] = all else { return section };
@@ -56,7 +56,7 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     section
 }
 
-/// Returns the chart of one test: a group for each target, a bar for each level.
+/// Returns the chart of one test, with a group for each target and a bar for each level.
 fn by_level(cells: &[Cells<'_>], names: &[String], test: usize, unit: Unit) -> BarChart {
     let plan = cells[0].plan();
     let levels = plan.levels.iter().map(|level| level.name.clone());
@@ -68,7 +68,7 @@ fn by_level(cells: &[Cells<'_>], names: &[String], test: usize, unit: Unit) -> B
     chart.with_fitting_scale()
 }
 
-/// Returns target, machine, device and begin of each result, a row for each.
+/// Returns a row for each result, with its target, machine, device and start.
 fn measured(all: &[Results], names: &[String]) -> Table {
     let columns = ["result", "target", "host", "system", "device", "begun"];
     let mut table = Table::with_columns(columns.map(Column::left).to_vec()).titled("Targets");
@@ -95,7 +95,7 @@ fn measured(all: &[Results], names: &[String]) -> Table {
     table
 }
 
-/// Returns one test over the saving of its data: a line for each target, with deviations.
+/// Returns one test over the saving of its data, with a line for each target and with deviations.
 fn over_saving(
     cells: &[Cells<'_>],
     names: &[String],

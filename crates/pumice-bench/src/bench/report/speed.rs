@@ -1,9 +1,9 @@
-//! Bars and numbers of throughput, rate, latency and duration.
+//! Charts and tables of throughput, rate, latency and duration.
 //!
-//! Tests stand side by side in one chart for each unit. Tests that differ only in the bytes of a
-//! record are a sweep and have a chart of their own, ordered by record size. Tests that differ only
-//! in their depth are drawn by `depth`. From three levels of known saving on, a chart has the
-//! values over the saving, with a line for each test.
+//! Tests of the same unit share one chart. Tests that differ only in the record size are a sweep
+//! and have a separate chart, ordered by record size. Tests that differ only in their depth are
+//! drawn by `depth`. With three or more levels of known saving, another chart shows the values over
+//! the saving, with a line for each test.
 
 use super::cells::{Cell, Cells};
 use super::depth;
@@ -13,15 +13,15 @@ use crate::workload::{Operation, Unit, Workload};
 use pumice_drive::base::units::format_size_exact;
 use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Number, Point, Section, Table};
 
-/// Minimum number of record sizes in a sweep: two are just two tests.
+/// Minimum number of record sizes in a sweep. Two are merely two tests.
 const SWEEP_MIN: usize = 3;
 
-/// Minimum number of levels of a curve over the saving, and maximum number of its lines, so that
-/// they can be distinguished.
+/// Minimum number of levels in a curve over the saving. The maximum number of its lines ensures
+/// that they can be distinguished.
 const LEVELS_MIN: usize = 3;
 const LINES_MAX: usize = 8;
 
-/// Maximum number of groups in a chart, so that their names are readable; larger charts are split.
+/// Maximum number of groups in a chart, so that their names are readable. Larger charts are split.
 pub(super) const GROUPS_MAX: usize = 16;
 
 pub(super) fn heading(unit: Unit) -> &'static str {
@@ -33,8 +33,8 @@ pub(super) fn heading(unit: Unit) -> &'static str {
     }
 }
 
-/// Returns the unit of the course of a test over time: for latencies and durations, it is requests
-/// per second.
+/// Returns the unit of a test's values over time. For latencies and durations, it is requests per
+/// second.
 pub(super) fn course_unit(unit: Unit) -> Unit {
     match unit {
         Unit::Throughput => Unit::Throughput,
@@ -42,7 +42,7 @@ pub(super) fn course_unit(unit: Unit) -> Unit {
     }
 }
 
-/// Returns which values are better, and the meaning of the bars, in two sentences.
+/// Explains, in two sentences, which values are better and the meaning of the bars.
 pub(super) fn how_to_read(unit: Unit) -> String {
     let better = match unit.better() {
         Better::Higher => "Higher is better.",
@@ -54,7 +54,7 @@ pub(super) fn how_to_read(unit: Unit) -> String {
     )
 }
 
-/// Returns a section with the tests of this unit; it has no blocks if there are none.
+/// Returns a section with the tests of this unit. The section has no blocks if there are none.
 pub(super) fn section(cells: &Cells<'_>, unit: Unit) -> Section {
     let mut section = super::section(heading(unit));
     let table = numbers(cells, unit);
@@ -75,8 +75,8 @@ pub(super) fn section(cells: &Cells<'_>, unit: Unit) -> Section {
     section
 }
 
-/// Returns tests by levels, with mean and deviation in each place; `None` if nothing of this unit
-/// was measured.
+/// Returns a table of tests by levels, with the mean and deviation in each cell; `None` if this
+/// unit was not measured.
 pub(super) fn matrix(cells: &Cells<'_>, unit: Unit) -> Option<Table> {
     let levels = cells.plan().levels.iter().map(|level| Column::right(&level.name));
     let levels = levels.map(|column| column.with_unit(unit.name()));
@@ -93,8 +93,8 @@ pub(super) fn matrix(cells: &Cells<'_>, unit: Unit) -> Option<Table> {
     (!table.rows().is_empty()).then_some(table)
 }
 
-/// Returns one table with every cell of every result and all its numbers, for programs and
-/// spreadsheets. Latencies are in µs; missing values are empty.
+/// Returns one table with all numbers of every cell of every result, for programs and spreadsheets.
+/// Latencies are in µs; missing values are empty.
 pub fn table(all: &[Results]) -> Table {
     let words = ["result", "target", "test", "level", "operation"].map(Column::left);
     let mut columns = words.to_vec();
@@ -152,7 +152,7 @@ fn numbers(cells: &Cells<'_>, unit: Unit) -> Table {
     table
 }
 
-/// Returns count, mean, deviation, both ends of the interval of the mean, median, minimum and
+/// Returns the count, mean, deviation, both ends of the interval of the mean, median, minimum and
 /// maximum.
 fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
     let count = Number::new(cell.runs.len() as f64, 0);
@@ -173,7 +173,7 @@ fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
     ]
 }
 
-/// Returns one chart for all tests that are in no sweep, then one for each sweep.
+/// Returns one chart for all tests outside sweeps, then one for each sweep.
 fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
     let mut tests = measured(cells, unit);
     let in_sweeps = depth::sweeps(cells).concat();
@@ -219,8 +219,8 @@ pub(super) fn axis(unit: Unit) -> Axis {
     }
 }
 
-/// Returns the values over the saving of the data, with a line for each test; `None` if there are
-/// too few levels of known saving or too many tests.
+/// Returns the values over the saving of the data, with a line for each test; `None` if too few
+/// levels have a known saving or there are too many tests.
 fn over_saving(cells: &Cells<'_>, unit: Unit) -> Option<LineChart> {
     let tests = measured(cells, unit);
     if !has_curve(cells) || !(1..=LINES_MAX).contains(&tests.len()) {
@@ -240,7 +240,7 @@ pub(super) fn has_curve(cells: &Cells<'_>) -> bool {
     levels.filter(|level| level.known_saving().is_some()).count() >= LEVELS_MIN
 }
 
-/// Returns the values of a test over the saving, with deviations, from the least saving on.
+/// Returns the values of a test over the saving, with deviations, in ascending order of the saving.
 pub(super) fn curve(cells: &[Cell<'_>]) -> Vec<Point> {
     let point = |cell: &Cell<'_>| {
         let (saved, summary) = (cell.level.known_saving()?, cell.summary?);
@@ -261,7 +261,7 @@ fn bars(cells: &[Cell<'_>]) -> Vec<Bar> {
     cells.iter().map(bar).collect()
 }
 
-/// Returns the sweeps, each by record size, and the tests that are in none.
+/// Returns the sweeps, each ordered by record size, and the tests that belong to none.
 fn swept(cells: &Cells<'_>, tests: Vec<usize>) -> (Vec<Vec<usize>>, Vec<usize>) {
     let all = &cells.plan().tests;
     let record = |test: &usize| all[*test].workload.record_bytes;

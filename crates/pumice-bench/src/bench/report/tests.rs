@@ -1,6 +1,6 @@
-//! Goal: known results produce known words and numbers, in every format, without omissions.
+//! Goal: known results produce known words and numbers in every format, without omissions.
 //!
-//! Method: samples with plain numbers; one change at a time; the workbook is read back by another
+//! Method: samples with simple numbers; one change at a time; the workbook is read back by another
 //! library.
 
 use calamine::{Data, Reader, Xlsx};
@@ -10,7 +10,7 @@ use crate::bench::results::MachineLoad;
 use crate::bench::results::sample::{results, run, test, workload};
 use crate::workload::{Level, Operation, Test, Workload};
 
-/// Ten rounds without trend or outliers: mean 100, deviation 2.94.
+/// Ten rounds without a trend or outliers: mean 100, deviation 2.94.
 const ROUNDS: [f64; 10] = [100.0, 104.0, 97.0, 101.0, 96.0, 103.0, 99.0, 104.0, 97.0, 99.0];
 
 fn text_of(document: &Document, heading: &str) -> String {
@@ -191,7 +191,8 @@ fn the_best_run_is_beside_the_mean() {
     let text = text_of(&document(std::slice::from_ref(&results)), "Best of 3 runs");
     let row = text.lines().find(|line| line.starts_with("sequential write  98 %")).expect("a row");
     let words: Vec<&str> = row.split_whitespace().skip(5).collect();
-    // The fourth run is not among the first three; 120 is 1.09 of the mean of all four.
+    // The fourth run is not among the first three; the ratio of 120 to the mean of all four is
+    // 1.09.
     assert_eq!((words[0], words[1], words[2]), ("MB/s", "120.0", "110.0"), "{text}");
     assert_eq!((words[5], words[6]), ("1.09", "109.0"), "{text}");
     assert!(summary(&results).to_text().contains("best of 3"));
@@ -218,7 +219,7 @@ fn several_results_stand_side_by_side() {
     assert!(text.contains("cannot be compared") && text.contains("depth is 77"), "{text}");
 }
 
-/// Guards against results with several depths that show bars by test name only.
+/// Guards against results with several depths that have bars labelled with the test name only.
 #[test]
 fn depths_are_lines_of_speed_and_latency() {
     let sweep = |scale: f64| {
@@ -314,7 +315,7 @@ fn what_the_machine_did_is_shown() {
     assert!(!text.contains("frequency"), "{text}");
 }
 
-/// Guards against titles that name the preset alone.
+/// Guards against titles that contain only the name of the preset.
 #[test]
 fn titles_say_what_where_and_when() {
     let mut one = results(&ROUNDS);
@@ -334,7 +335,7 @@ fn titles_say_what_where_and_when() {
     }
 }
 
-/// Guards against charts in which small bars cannot be seen.
+/// Guards against charts in which small bars are invisible.
 #[test]
 fn small_bars_are_seen() {
     let mut results = results(&[10.0, 10.0]);
@@ -362,7 +363,7 @@ fn small_bars_are_seen() {
     }
 }
 
-/// Guards against comparisons without a chart that has all drives in it.
+/// Guards against comparisons without a chart that contains all drives.
 #[test]
 fn several_results_are_in_one_chart() {
     let mut other = results(&ROUNDS.map(|value| value * 1.5));
@@ -406,7 +407,7 @@ fn several_results_are_in_one_chart() {
             run
         }));
     }
-    // From the least saving on; one result has a line for each test.
+    // In ascending order of the saving; one result has a line for each test.
     assert_eq!(curves(&three), [[50.0, 50.0, 100.0], [75.0, 75.0, 150.0]]);
     let alone = document(&three[..1]);
     let curve = alone.sections[0].blocks.iter().find_map(|block| match block {
@@ -463,7 +464,7 @@ fn nothing_measured_is_no_report_of_numbers() {
     assert_eq!(headings, ["Environment"]);
 }
 
-/// Guards against figures of a drive that was not yet in steady state.
+/// Guards against reporting numbers of a drive before it has reached steady state.
 #[test]
 fn figures_are_those_of_the_measurement_window() {
     let falling = [1605.0, 648.0, 2499.0, 645.0, 649.0, 636.0, 673.0, 681.0];
@@ -500,7 +501,7 @@ fn figures_are_those_of_the_measurement_window() {
     let values: Vec<f64> = charts[0].series[0].points.iter().map(|point| point.y).collect();
     assert_eq!(values, falling);
     assert_eq!(charts[0].series[1].points[0].x, 4.0);
-    // Nineteen whole intervals of 50 ms are no second, and one dot.
+    // Nineteen complete intervals of 50 ms are less than a second, and become one dot.
     assert_eq!(charts[1].series[0].points.len(), 8);
     assert_eq!(charts[2].series.len(), 4);
     let written = charts[3].series[0].points.last().expect("points").x;

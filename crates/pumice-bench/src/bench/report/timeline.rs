@@ -1,13 +1,13 @@
-//! Timelines of time-based runs: initial speed and speed over time.
+//! Timelines of time-based runs: the initial speed, and the speed over time.
 //!
-//! The last interval of a run is omitted: it is incomplete.
+//! The last interval of a run is incomplete and therefore omitted.
 
 use super::cells::{Cell, Cells};
 use super::speed;
 use crate::workload::Unit;
 use pumice_report::{Axis, LineChart, Point, Section};
 
-/// Returns a chart of the rate for each time-based test; no blocks if there are none.
+/// Returns a rate chart for each time-based test. The section has no blocks if there are none.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Timeline");
     for (index, test) in cells.plan().tests.iter().enumerate() {
@@ -40,8 +40,8 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns the seconds of an interval, and the mean number of requests of a run in each interval.
-/// Intervals of all runs are converted to the same length.
+/// Returns the length of an interval in seconds, and the mean number of requests per run in each
+/// interval. The intervals of all runs are converted to the same length.
 fn course(cell: &Cell<'_>) -> (f64, Vec<f64>) {
     let coarsest = cell.runs.iter().map(|run| run.sample.interval_ns).max().unwrap_or(1);
     let mut parts: Vec<(f64, u32)> = Vec::new();
@@ -63,7 +63,7 @@ fn course(cell: &Cell<'_>) -> (f64, Vec<f64>) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: runs whose intervals differ in length are averaged over the same time.
+    //! Goal: runs whose intervals differ in length are averaged over equal intervals.
     use super::*;
     use crate::bench::engine::Interval;
     use crate::bench::results::sample;

@@ -9,17 +9,17 @@ use super::{Header, RunResult};
 use crate::stats::{Latencies, Percentiles, Summary, WINDOW_ROUNDS};
 use crate::workload::{RUNS_MAX, Unit};
 
-/// Results of a benchmark, complete or not.
+/// Results of a benchmark, complete or partial.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
     /// The facts known before the first run.
     pub header: Header,
-    /// Runs in the order of completion.
+    /// Runs in order of completion.
     pub runs: Vec<RunResult>,
 }
 
 impl Results {
-    /// Returns the counting runs of one cell: the runs in [`Results::window`] if the plan tracks
+    /// Returns the counted runs of one cell: the runs in [`Results::window`] if the plan tracks
     /// steady state, otherwise all.
     pub fn cell(&self, test: usize, level: usize) -> impl Iterator<Item = &RunResult> {
         let window = self.window(level);
@@ -31,8 +31,9 @@ impl Results {
         self.runs.iter().filter(move |run| run.test == test && run.level == level)
     }
 
-    /// Returns the rounds whose runs count at a level: all, or, if the plan tracks steady state,
-    /// the measurement window, which is the last [`WINDOW_ROUNDS`] of the tracked test.
+    /// Returns the rounds whose runs are counted at a level. If the plan tracks steady state, this
+    /// is the measurement window, which is the last [`WINDOW_ROUNDS`] of the tracked test;
+    /// otherwise it is all rounds.
     ///
     /// Source: SNIA, "Solid State Storage Performance Test Specification" 2.0.2 (2020): reported
     /// values are averages over the measurement window.
@@ -61,7 +62,7 @@ impl Results {
         let unit = self.header.plan.tests[test].unit;
         let mut rounds = Vec::new();
         for run in self.cell(test, level) {
-            // Files are not trusted; no plan has more rounds.
+            // Files are not trusted. No plan has more rounds.
             let round = (run.round as usize).min(RUNS_MAX as usize);
             if rounds.len() <= round {
                 rounds.resize(round + 1, None);
@@ -71,7 +72,7 @@ impl Results {
         rounds
     }
 
-    /// Returns every cell that has a run, in the plan's order.
+    /// Returns every cell that has a run, in plan order.
     pub fn cells(&self) -> Vec<CellSummary> {
         let plan = &self.header.plan;
         let tests = plan.tests.iter().enumerate();
@@ -116,12 +117,12 @@ pub struct CellSummary {
     pub values: Summary,
     /// Latencies of all runs; absent if unknown.
     pub latency: Option<Percentiles>,
-    /// Each kind of warning once.
+    /// The warnings, without duplicates of the same kind.
     pub warnings: Vec<String>,
 }
 
-/// Returns a unique name for each result: its label, or the target if it took turns, or its title;
-/// with the target and then a number if the names are not unique.
+/// Returns a unique name for each result: its label, or the target if it took turns, or its title.
+/// If these names are not unique, the target is appended, and then a number.
 pub(crate) fn names(all: &[Results]) -> Vec<String> {
     let short = |one: &Results| {
         let header = &one.header;

@@ -1,12 +1,12 @@
-//! Results in a file: a line of JSON for the header of each target, and one for each run.
+//! A result file: one line of JSON for the header of each target, and one for each run.
 //!
-//! A target that was measured alone has one header. If targets took turns, the first header states
-//! the number of targets, and a run of any target but the first has its target's index.
+//! A single target has one header. If targets take turns, the first header contains the number of
+//! targets, and each run of a target other than the first contains the target's index.
 //!
-//! A run's line is appended and made durable when the run has ended, so that a later failure loses
-//! no finished run. An incomplete last line is the trace of an interruption: readers skip it, and
-//! it is cut off before anything is appended. Files are not trusted: a malformed line is an error
-//! with its number.
+//! The line of a run is appended and made durable when the run has ended, so that a later failure
+//! loses no finished run. An interruption may leave an incomplete last line. Readers skip it, and
+//! writers truncate it before they append. Files are not trusted: a malformed line is an error that
+//! contains the line number.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -18,13 +18,14 @@ use serde::{Deserialize, Serialize};
 use super::{FORMAT, Header, Results, RunResult, TARGETS_MAX};
 use crate::error::{Error, Result};
 
-/// Maximum length of a line: a run's histogram has at most 40,000 pairs.
+/// Maximum length of a line. The histogram of a run has at most 40,000 pairs.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Maximum number of runs in a file: the largest plan would not fit into memory.
+/// Maximum number of runs in a file. The results of the largest possible plan would not fit into
+/// memory.
 const RUNS_MAX: usize = 1_000_000;
 
-/// A file of results that is open for appending.
+/// A result file open for appending.
 pub struct Writer {
     file: File,
     path: PathBuf,
@@ -77,7 +78,7 @@ impl Writer {
         Ok((Self { file, path: path.to_owned() }, results))
     }
 
-    /// Appends a run of the target with this index; durable on return.
+    /// Appends a run of the target with this index. The run is durable when this returns.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -95,7 +96,7 @@ impl Writer {
     }
 }
 
-/// A line of a run.
+/// The line of a run.
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Line<T> {
     /// Index of the target among the targets that took turns; absent for the first.
@@ -109,7 +110,7 @@ fn is_first(target: &usize) -> bool {
     *target == 0
 }
 
-/// Returns the JSON schema of a line of a file.
+/// Returns the JSON schema of a line of a result file.
 pub fn line_schema(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "description": "The headers of all targets come first, then a line for each run.",
@@ -120,10 +121,10 @@ pub fn line_schema(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Reads a file of results: the results of each target, at least one.
+/// Reads a result file. Returns the results of each target; there is at least one.
 ///
 /// # Errors
-/// [`Error::Results`] with the line's number for malformed results; [`Error::Unsupported`] for
+/// [`Error::Results`] with the line number for malformed results; [`Error::Unsupported`] for
 /// another version; [`Error::Io`].
 pub fn read(path: &Path) -> Result<Vec<Results>> {
     let file = File::open(path)
@@ -131,7 +132,7 @@ pub fn read(path: &Path) -> Result<Vec<Results>> {
     read_from(&file, path).map(|(results, _)| results)
 }
 
-/// Returns the results, and the bytes of all complete lines.
+/// Returns the results, and the total length of all complete lines in bytes.
 fn read_from(file: &File, path: &Path) -> Result<(Vec<Results>, u64)> {
     let mut lines = Lines { reader: BufReader::new(file), path, number: 0, whole_bytes: 0 };
     let Some(first) = lines.next_line()? else {
@@ -206,13 +207,13 @@ fn header(lines: &Lines<'_>, line: &[u8]) -> Result<Header> {
 struct Lines<'a> {
     reader: BufReader<&'a File>,
     path: &'a Path,
-    /// Number of the last line read, from 1.
+    /// Number of the last line read, starting at 1.
     number: u64,
     whole_bytes: u64,
 }
 
 impl Lines<'_> {
-    /// Returns the next line with its line feed; `None` after the last complete line.
+    /// Returns the next line including its line feed; `None` after the last complete line.
     fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let limited = (&mut self.reader).take(LINE_BYTES_MAX);

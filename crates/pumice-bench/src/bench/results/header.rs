@@ -13,20 +13,20 @@ use pumice_drive::base::checksum::crc64;
 use pumice_sim::profile::Profile;
 use pumice_sim::system::SystemSpec;
 
-/// Version of the format. Version 1, whose files have one target, can also be read; other versions
+/// Version of the format. Version 1 can also be read, and its files have one target. Other versions
 /// are refused.
 pub const FORMAT: u32 = 2;
 
-/// Maximum number of targets that take turns: more make a round too long.
+/// Maximum number of targets that take turns. More would make a round too long.
 pub const TARGETS_MAX: usize = 16;
 
-/// Bytes of each level's data to measure before the first run.
+/// Bytes of each level's data that are measured before the first run.
 const SURVEY_BYTES: usize = 8 << 20;
 
 /// The facts known before the first run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
-    /// Version of the form: [`FORMAT`].
+    /// Version of the format: [`FORMAT`].
     pub pumice_bench: u32,
     /// Source of the measurement: `pumice 0.1.0`, or another tool whose results were imported.
     pub tool: String,
@@ -39,7 +39,7 @@ pub struct Header {
     /// Name of the target in reports; empty if the target itself is its name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// The target's place among the targets that took turns; absent if it was alone.
+    /// The target's place among the targets that took turns; absent for a single target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<Turns>,
     /// The plan.
@@ -56,10 +56,10 @@ pub struct Header {
 
 impl Header {
     /// Collects the facts about this machine and measures 8 MiB of each level's data.
-    /// `begun_unix_s`: seconds since 1970.
+    /// `begun_unix_s` is in seconds since 1970.
     ///
     /// # Errors
-    /// Data that cannot be generated; an unknown profile; a drive that cannot be opened.
+    /// The data cannot be generated, the profile is unknown, or the drive cannot be opened.
     pub fn new(
         title: &str,
         about: &str,
@@ -76,7 +76,7 @@ impl Header {
             target: location.to_string(),
             label: String::new(),
             turns: None,
-            // No data is written to a target that is only read.
+            // No data is written to a read-only target.
             payloads: match location {
                 Location::Existing(_) => Vec::new(),
                 _ => survey(&plan)?,
@@ -88,10 +88,10 @@ impl Header {
         })
     }
 
-    /// Returns headers of targets that take turns; `self` is the header of the first.
+    /// Returns the headers of targets that take turns. `self` is the header of the first.
     ///
     /// # Errors
-    /// An unknown profile; a drive that cannot be opened.
+    /// A profile is unknown, or a drive cannot be opened.
     pub(crate) fn in_turns(self, contenders: &[Contender]) -> Result<Vec<Self>> {
         let session = self.session();
         let all = contenders.iter().enumerate();
@@ -111,8 +111,8 @@ impl Header {
         .collect()
     }
 
-    /// Returns a name that no other session has: a checksum of the command, its process and the
-    /// moment.
+    /// Returns a name that is unique to this session: a checksum of the command, its process and
+    /// the time.
     fn session(&self) -> String {
         let now = clock_gettime(ClockId::Monotonic);
         let (command, begun, process) = (&self.command, self.begun_unix_s, std::process::id());
@@ -131,7 +131,7 @@ impl Header {
         facts.find(|(other, _)| other == name).map(|(_, fact)| fact.as_str())
     }
 
-    /// Returns whether the targets of both took turns in one session.
+    /// Returns whether both targets took turns in one session.
     pub fn is_in_turns_with(&self, other: &Self) -> bool {
         let session = |header: &Self| header.turns.as_ref().map(|turns| turns.session.clone());
         session(self).is_some_and(|own| session(other) == Some(own))
@@ -141,11 +141,11 @@ impl Header {
 /// The place of a target among the targets that took turns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Turns {
-    /// Name that no other session has.
+    /// Unique name of the session.
     pub session: String,
     /// Index of the target, from 0.
     pub index: u32,
-    /// Number of targets, from 2 to [`TARGETS_MAX`].
+    /// Number of targets, 2 to [`TARGETS_MAX`].
     pub of: u32,
 }
 

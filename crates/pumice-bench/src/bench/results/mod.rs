@@ -1,11 +1,11 @@
-//! Results of a benchmark: all data that a report, a comparison or a continuation needs.
+//! Results of a benchmark: all data required by reports, comparisons and resumed benchmarks.
 //!
-//! * `file`: a file that grows by one line per run, so that an interruption loses no run.
+//! * `file`: a file that grows by one line per run, so that an interruption loses no completed run.
 //! * `header`: the facts known before the first run; `run`: the result of one run.
 //! * `cells`: all runs, and summaries of repeated runs.
 //! * `environment`: the machine and the device.
 //!
-//! Contains numbers as measured; conclusions belong to `stats` and the reports.
+//! This module contains only measured numbers; `stats` and the reports draw the conclusions.
 
 mod cells;
 pub mod environment;

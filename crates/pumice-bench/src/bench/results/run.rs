@@ -18,26 +18,27 @@ pub struct RunResult {
     pub level: usize,
     /// Position in the order of all runs, from 0.
     pub place: u64,
-    /// Seconds since the benchmark's first run began.
+    /// Seconds from the start of the benchmark's first run.
     pub begun_s: f64,
     /// Measurements of the engine, or of the tool whose results were imported.
     #[serde(flatten)]
     pub sample: Sample,
     /// Processor time of the whole bench divided by wall time and threads, 0 to 1.
     pub processor_share: f64,
-    /// Counters of the device below; absent if there is no such device or it has no counters.
+    /// Counters of the underlying device; absent if there is no such device or it has no counters.
     pub device: Option<DeviceBytes>,
-    /// Load of the machine in addition to the bench; absent in virtual time, for other tools'
-    /// results, and in files of earlier versions.
+    /// Load on the machine that the bench did not cause; absent in virtual time, for results of
+    /// other tools, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineLoad>,
-    /// Warnings for readers of this run.
+    /// Warnings about this run.
     pub warnings: Vec<String>,
 }
 
 impl RunResult {
     /// Returns the value in a unit: 10^6 bytes or requests per second, the mean latency in ms, or
-    /// the duration in seconds. Without latencies, the mean latency assumes one request in flight.
+    /// the duration in seconds. If latencies are unknown, the mean latency is calculated for one
+    /// request in flight.
     pub fn value(&self, unit: Unit) -> f64 {
         let sample = &self.sample;
         let seconds = sample.seconds.max(1e-9);
@@ -53,7 +54,7 @@ impl RunResult {
     }
 }
 
-/// Bytes that a block device counted during a run.
+/// Bytes counted by a block device during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceBytes {
     /// Bytes read.
@@ -62,7 +63,7 @@ pub struct DeviceBytes {
     pub written: u64,
     /// Bytes discarded.
     pub discarded: u64,
-    /// Bytes written over the device's lifetime, as the device reports it (SMART); absent if not
+    /// Bytes written over the device's lifetime, as reported by the device (SMART); absent if not
     /// available.
     #[serde(default)]
     pub smart_written: Option<u64>,
@@ -70,7 +71,7 @@ pub struct DeviceBytes {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a run's value matches its unit.
+    //! Goal: the value of a run matches its unit.
     use super::*;
     use crate::bench::results::sample::run;
 

@@ -7,7 +7,7 @@ use crate::stats::Latencies;
 use crate::workload::{Cache, Level, Order, Plan, Test, Unit};
 use crate::workload::{Ends, Flush, Operation, Pattern, Workload};
 
-/// Bytes of a record of both tests.
+/// Record size of both tests in bytes.
 const RECORD_BYTES: u64 = 4096;
 
 /// Returns a workload on 64 MiB.
@@ -28,7 +28,7 @@ pub(crate) fn workload(operation: Operation, record_bytes: u64) -> Workload {
     }
 }
 
-/// Returns a test of that name.
+/// Returns a test with this name.
 pub(crate) fn test(name: &str, unit: Unit, workload: Workload) -> Test {
     Test { name: name.to_owned(), unit, workload }
 }
@@ -65,8 +65,9 @@ pub(crate) fn plan() -> Plan {
     }
 }
 
-/// Returns a run of [`plan`] in a second: `value` in the test's unit; every request took 100 µs,
-/// every hundredth 1 ms; the device counted half of the bytes that the host wrote.
+/// Returns a run of [`plan`] that took one second, with `value` in the test's unit. Every request
+/// took 100 µs, except that every hundredth took 1 ms. The device counted half of the bytes that
+/// the host wrote.
 pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResult {
     let host_bytes = match test {
         0 => (value * 1e6) as u64,
@@ -107,8 +108,8 @@ pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResul
     }
 }
 
-/// Returns a round for each of `values`: the first level has the value itself, the second half of
-/// it.
+/// Returns one round for each of `values`. The first level has the value itself, and the second has
+/// half of it.
 pub(crate) fn results(values: &[f64]) -> Results {
     let mut plan = plan();
     plan.runs = values.len() as u32;

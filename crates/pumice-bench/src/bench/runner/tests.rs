@@ -1,6 +1,6 @@
 //! Goal: every cell runs on its own data, in an order that is a function of the plan, and an
-//! interrupted benchmark continues as if it had not been interrupted. Method: small plans on real
-//! files; a sink that looks at the file before each run, and stops after some.
+//! interrupted benchmark resumes without a difference in its results. Method: small plans on real
+//! files; a sink that examines the file before each run, and stops after a number of runs.
 
 use super::*;
 use crate::bench::results::sample;
@@ -39,13 +39,13 @@ fn plan(operations: &[Operation]) -> Plan {
     plan
 }
 
-/// Records the events, examines the file before each run, and stops after some.
+/// Records the events, examines the file before each run, and stops after a number of runs.
 struct Notes<'a> {
     location: Location,
     stop: &'a AtomicBool,
     stop_after: usize,
     steps: Vec<Status>,
-    /// The saving of the file when a run begins, in percent; 0 if it is empty.
+    /// The saving of the file at the start of each run, in percent; 0 if the file is empty.
     saved: Vec<f64>,
     kept: Vec<RunResult>,
 }
@@ -111,12 +111,13 @@ fn every_cell_runs_once_a_round_and_finds_its_own_data() {
     }
     for (run, saved) in kept.iter().zip(saved) {
         let asked = plan.levels[run.level].saved_percent.expect("exact");
-        // A new file is emptied first.
+        // A new file is truncated first.
         let asked = if run.test == 2 { 0.0 } else { asked };
         assert!((saved - asked).abs() < 1.0, "{saved} for {:?}", content(run));
         assert_eq!(run.sample.host_bytes, SPAN);
     }
-    // Levels follow each other, so each is filled once a round, for its first test.
+    // The tests of a level are consecutive, so the span is filled once per round and level, for the
+    // first test.
     let fills: Vec<_> = steps.iter().filter(|step| step.activity == Activity::Fill).collect();
     assert!(fills.iter().all(|step| step.test == 0));
     assert!((7..=9).contains(&fills.len()), "{}", fills.len());
@@ -158,8 +159,8 @@ fn levels_come_in_another_order_in_every_round() {
     assert!(orders(&plan).iter().all(|levels| *levels == [0, 1, 2]));
 }
 
-/// Guards against a continuation that repeats, skips or reorders runs, or reads data that the file
-/// does not hold.
+/// Guards against a resumed benchmark that repeats, skips or reorders runs, or reads data that the
+/// file does not contain.
 #[test]
 fn an_interrupted_benchmark_goes_on_as_if_it_had_not_been() {
     let plan = plan(&[Operation::Write, Operation::Read, Operation::Copy]);
@@ -203,7 +204,7 @@ fn trimmed_data_is_put_back() {
     }
 }
 
-/// Returns a run with that value in MB/s.
+/// Returns a run with this value in MB/s.
 fn run(round: u32, test: usize, level: usize, value: f64) -> RunResult {
     let mut run = sample::run(round, test, level, 0.0);
     run.sample.host_bytes = (value * 1e6) as u64;
@@ -226,7 +227,7 @@ fn rounds_go_on_for_the_cells_that_are_not_known_well() {
     assert_eq!(all(4).len(), 6);
     assert_eq!(all(5), [Cell { test: 1, level: 1 }]);
     assert_eq!(all(12), []);
-    // Later rounds do not change the result: a continuation already has them.
+    // Later rounds do not change the result. A resumed benchmark already has them.
     let later: Vec<_> = runs.iter().cloned().chain([run(5, 1, 1, 1.0)]).collect();
     assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&later]), all(5));
 }
@@ -244,7 +245,7 @@ fn rounds_go_on_until_the_tracked_test_is_steady() {
         })
         .collect();
     let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &[&falling]).is_empty());
-    // Five rounds, and more until the last five are steady: the rounds from the fifth on.
+    // Five rounds, and more until the last five are steady.
     assert_eq!(rounds.count(), 25);
     let level: Vec<_> =
         falling.iter().cloned().chain([run(8, 0, 1, 50.0), run(8, 1, 1, 30.0)]).collect();
@@ -264,7 +265,7 @@ fn a_plan_preconditions_before_each_pass_that_is_not_complete() {
     assert_eq!(carried_out(&plan, kept, usize::MAX).1, []);
 }
 
-/// Guards against a preconditioned target that was not purged first.
+/// Guards against preconditioning a target without purging it first.
 #[test]
 fn a_target_is_purged_first() {
     let mut plan = plan(&[Operation::Mixed]);
@@ -285,7 +286,8 @@ fn a_target_is_purged_first() {
     purge(&location, Access::default(), Some(&sim), 1 << 20).expect("trimmed");
 }
 
-/// Guards against turns that favour a target, and against targets that receive different requests.
+/// Guards against an order that favours a target, and against targets that receive different
+/// requests.
 #[test]
 fn targets_take_turns_in_every_cell() {
     let plan = plan(&[Operation::Write, Operation::RandomRead]);
@@ -305,7 +307,7 @@ fn targets_take_turns_in_every_cell() {
         assert!(cells.clone().all(|one| Some(one) == cells.clone().next()));
         assert_eq!(three[0].1.place, cell as u64);
     }
-    // In three rounds every target comes first once.
+    // In three rounds, every target is first once.
     for (test, level) in [(0, 0), (0, 1), (1, 2)] {
         let firsts = sink.runs.chunks(3).map(|three| &three[0]);
         let firsts = firsts.filter(|(_, run)| (run.test, run.level) == (test, level));
@@ -313,7 +315,7 @@ fn targets_take_turns_in_every_cell() {
         firsts.sort_unstable();
         assert_eq!(firsts, [0, 1, 2]);
     }
-    // Interrupted between the turns of a cell, it continues there.
+    // A benchmark interrupted between the turns of a cell resumes there.
     let stop = AtomicBool::new(false);
     let mut part = Turns { runs: Vec::new(), stop: &stop, stop_after: 13 };
     let carried = carry_out(&targets, &plan, vec![Vec::new(); 3], &stop, &mut part);
@@ -333,7 +335,7 @@ fn targets_take_turns_in_every_cell() {
     assert_eq!(turns(&rest.runs), turns(&sink.runs));
 }
 
-/// Records the turns, and stops after some.
+/// Records the turns, and stops after a number of them.
 struct Turns<'a> {
     runs: Vec<(usize, RunResult)>,
     stop: &'a AtomicBool,
@@ -367,8 +369,8 @@ fn a_cell_runs_on_all_targets_if_one_needs_it() {
     assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&close, &scattered]), wanted);
 }
 
-/// Guards against spans that are filled in sectors because their length is not a multiple of a
-/// block, and against fills that begin before the span.
+/// Guards against filling spans in sectors because their length is not a multiple of a block, and
+/// against fills that start before the span.
 #[test]
 fn a_fill_covers_the_span_in_long_records() {
     for (begin, end) in [(0, 1_000_000_512), (32_256, 32_256 + 1_000_000_000), (512, 1024), (0, 0)]
@@ -398,7 +400,7 @@ fn only_the_span_is_filled() {
     assert!((saved[0] - (hole + asked * (1.0 - hole / 100.0))).abs() < 1.0, "{saved:?}, {asked}");
 }
 
-/// Guards against operations that read a target as it is but find an empty file.
+/// Guards against operations that should read existing data but find an empty file.
 #[test]
 fn the_benchs_own_file_is_filled_before_it_is_read_as_it_is() {
     let plan = plan(&[Operation::SurfaceRead, Operation::AccessRead]);
@@ -413,7 +415,7 @@ fn the_benchs_own_file_is_filled_before_it_is_read_as_it_is() {
     }
 }
 
-/// Guards against a user's file that is filled, emptied or removed by a benchmark that only reads.
+/// Guards against a read-only benchmark that fills, truncates or removes a user's file.
 #[test]
 fn a_file_that_is_only_read_is_never_written() {
     let plan = plan(&[Operation::SurfaceRead]);
@@ -435,12 +437,12 @@ fn a_file_that_is_only_read_is_never_written() {
     location.empty().expect("nothing to do");
     location.remove();
     assert!(std::fs::read(&path).expect("a file") == bytes);
-    // Files without content belong to the bench.
+    // The benchmark owns files without contents.
     std::fs::write(&path, []).expect("a file");
     assert!(Location::File(path).as_it_is().is_made());
 }
 
-/// Guards against files that are not removed, and against copies on a target that is not a folder.
+/// Guards against leaving files in place, and against copies on a target that is not a folder.
 #[test]
 fn files_are_copied_in_a_folder_and_removed() {
     let plan = plan(&[Operation::CopyProgram, Operation::CopyRange]);

@@ -1,7 +1,8 @@
-//! A Pumice drive in this process as a target: the controller without a protocol.
+//! A Pumice drive in this process as a target: accesses the controller directly, without a
+//! protocol.
 //!
-//! The drive's file is opened with direct I/O, as a server opens it. The bench uses the drive as a
-//! host would: it reads, writes, flushes and trims.
+//! The drive's file is opened with direct I/O, as by a server. The bench accesses the drive only as
+//! a host would: it reads, writes, flushes and trims.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use pumice_drive::crypt::{Randomness, Secret};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
-/// The secret that opens encrypted drives.
+/// The secret that unlocks encrypted drives.
 static SECRET: OnceLock<Secret> = OnceLock::new();
 
 /// Enables this process to open encrypted drives with a key. Only the first call has an effect.
@@ -24,16 +25,17 @@ pub fn unlock_drives(secret: Secret) {
     let _ = SECRET.set(secret);
 }
 
-/// Returns the medium with the keys of its drive, if the drive is encrypted and a key was given.
+/// Returns the medium, unlocked with the keys of its drive if the drive is encrypted and a key was
+/// provided.
 async fn unlocked(medium: FileMedium) -> Result<FileMedium> {
     let Some(secret) = SECRET.get() else { return Ok(medium) };
-    // Opening the drive reports its errors.
+    // Errors are reported when the drive is opened.
     let Ok(Some(locked)) = Locked::on(&medium).await else { return Ok(medium) };
     Ok(medium.with_cipher(locked.unlock(secret, Randomness::System)?))
 }
 
-/// Opens the drive in a file or device, which the previous run may have closed a moment ago, and
-/// starts its background tasks on the runtime.
+/// Opens the drive in a file or device, which the previous run may only just have closed, and
+/// starts the drive's background tasks on the runtime.
 ///
 /// # Errors
 /// The errors of [`FileMedium::open`] and [`Drive::open`].
@@ -61,7 +63,7 @@ impl DriveTarget {
         Ok(Self(open(runtime, path).await?))
     }
 
-    /// Opens the drive in a file or device to read it, without changing it.
+    /// Opens the drive in a file or device read-only.
     ///
     /// # Errors
     /// The errors of [`DriveTarget::open`].
@@ -69,7 +71,7 @@ impl DriveTarget {
         Ok(Self(opened(runtime, path, true).await?))
     }
 
-    /// Returns the drive's information about itself.
+    /// Returns information about the drive.
     pub fn info(&self) -> Info {
         self.0.info()
     }

@@ -1,7 +1,7 @@
 //! A file or block device as a target.
 //!
-//! Each thread has its own descriptor. Each request is one io_uring operation without copies; all
-//! requests of a turn are submitted together. Short reads and writes are continued, as by a
+//! Each thread has its own descriptor. Each request is one io_uring operation without copying; all
+//! requests of a turn are submitted together. Short reads and writes are continued, as in any
 //! program.
 
 use std::sync::Arc;

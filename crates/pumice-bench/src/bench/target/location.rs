@@ -1,8 +1,8 @@
 //! The location of a target, and whether the bench may write to it.
 //!
-//! The bench overwrites only its own files, unless the user allows more: a file with content and a
-//! device or export that is not blank are refused. A device that is mounted or has partitions is
-//! always refused, unless it is only read ([`Location::Existing`]).
+//! The bench overwrites only its own files unless the user allows more: it refuses a file with
+//! contents, and a device or export that is not blank. A device that is mounted or has partitions
+//! is always refused, unless it is opened read-only ([`Location::Existing`]).
 
 use std::fmt;
 use std::fs::{self, File};
@@ -23,8 +23,8 @@ use pumice_sim::system::SystemSpec;
 /// Name of the file that the bench creates in a folder.
 const FILE_NAME: &str = "pumice-bench.data";
 
-/// Bytes at the beginning and end of a device or export that must be zero for it to count as blank:
-/// the labels of partition tables, file systems and volume managers are there.
+/// Bytes at the beginning and at the end of a device or export that must be zero for it to count as
+/// blank. Partition tables, file systems and volume managers store their labels there.
 pub(super) const LABEL_BYTES: u64 = 1 << 20;
 
 /// Location of a target.
@@ -40,11 +40,11 @@ pub enum Location {
     Drive(PathBuf),
     /// An export of an NBD server.
     Nbd(Uri),
-    /// A simulated drive: the name or file of its profile, and the conditions of its host (see
+    /// A simulated drive: the name or file of its profile, and the settings of its host (see
     /// [`SystemSpec::find`]).
     Sim(String),
-    /// A file, device, drive or export that holds data and is only read, even while other programs
-    /// use it.
+    /// A file, device, drive or export that contains data and is only read, possibly while other
+    /// programs use it.
     Existing(Box<Location>),
 }
 
@@ -53,7 +53,7 @@ pub enum Location {
 pub struct Contender {
     /// The target.
     pub location: Location,
-    /// The name of the target in reports; empty for the location itself.
+    /// The name of the target in reports; if empty, the location is used.
     pub label: String,
 }
 
@@ -63,7 +63,7 @@ impl From<Location> for Contender {
     }
 }
 
-/// The mode in which files and devices are opened.
+/// The mode for opening files and devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Bypass the page cache (O_DIRECT).
@@ -76,7 +76,7 @@ fn invalid(what: String) -> Error {
 
 impl Location {
     /// Parses `drive:PATH`, `sim:PROFILE`, `nbd://HOST[:PORT]/EXPORT`,
-    /// `nbd+unix:///EXPORT?socket=PATH`, or a path of a file, folder or block device.
+    /// `nbd+unix:///EXPORT?socket=PATH`, or the path of a file, folder or block device.
     ///
     /// # Errors
     /// [`Error::Invalid`] for anything else; [`Error::Io`] if the folder of a new file does not
@@ -120,7 +120,7 @@ impl Location {
         }
     }
 
-    /// Returns the path that is opened; exports and simulated drives have none.
+    /// Returns the path to open; exports and simulated drives have none.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Folder(path) => Some(path.join(FILE_NAME)),
@@ -130,8 +130,9 @@ impl Location {
         }
     }
 
-    /// Returns the target as a read-only one, if it already holds data: a file that is not empty, a
-    /// device, a drive or an export. Other targets, whose data the bench makes, are unchanged.
+    /// Returns a read-only version of a target that already contains data: a nonempty file, a
+    /// device, a drive or an export. Other targets, whose data the bench creates, are returned
+    /// unchanged.
     #[must_use]
     pub fn as_it_is(self) -> Self {
         match &self {
@@ -143,7 +144,7 @@ impl Location {
         }
     }
 
-    /// Returns the target itself, also for a target that is only read.
+    /// Returns the target itself, also if it is wrapped as a read-only target.
     pub(crate) fn inner(&self) -> &Self {
         match self {
             Self::Existing(inner) => inner,
@@ -151,19 +152,19 @@ impl Location {
         }
     }
 
-    /// Returns whether the target is a drive in this process, which has one thread.
+    /// Returns whether the target is a drive in this process, which supports only one thread.
     pub fn is_in_process(&self) -> bool {
         matches!(self.inner(), Self::Drive(_) | Self::Sim(_))
     }
 
-    /// Returns whether the content of the target is the bench's own: its file, or a simulated
+    /// Returns whether the contents of the target belong to the bench: its own file, or a simulated
     /// drive.
     pub(crate) fn is_own(&self) -> bool {
         self.is_made() || matches!(self, Self::Sim(_))
     }
 
     /// Returns the size in bytes of a target that exists before a benchmark: a device, a drive, an
-    /// export or any target that is only read; `None` for other targets.
+    /// export or any read-only target. Returns `None` for other targets.
     ///
     /// # Errors
     /// The target cannot be opened.
@@ -177,8 +178,8 @@ impl Location {
         }
     }
 
-    /// Returns whether both are one target, according to their names. Simulated drives are made
-    /// anew for each.
+    /// Returns whether both locations name the same target. Each simulated drive is created
+    /// separately.
     pub fn is_same(&self, other: &Self) -> bool {
         if let Some((one, two)) = self.path().zip(other.path()) {
             let resolved = |path: &Path| fs::canonicalize(path).or(std::path::absolute(path)).ok();
@@ -187,19 +188,20 @@ impl Location {
         self.inner() == other.inner() && !matches!(self, Self::Sim(_))
     }
 
-    /// Returns whether the bench creates a file here, which it may empty and removes at the end.
+    /// Returns whether the bench creates a file here, which it may truncate and which it removes at
+    /// the end.
     pub fn is_made(&self) -> bool {
         matches!(self, Self::File(_) | Self::Folder(_))
     }
 
-    /// Prepares the target for writing `bytes` bytes: checks for existing data and creates the
+    /// Prepares the target for writing `bytes` bytes: checks for existing data, and creates the
     /// file.
     ///
     /// # Errors
     /// [`Error::AlreadyExists`] if there is existing data and `destroy` is not set; [`Error::Busy`]
     /// if a device is mounted or has partitions; [`Error::Invalid`] if the target is too small;
     /// [`Error::NoSpace`] if its file system is too small; [`Error::ReadOnly`] for a read-only
-    /// export or device. The target is not changed in these cases; [`Location::Existing`] is never
+    /// export or device. These errors leave the target unchanged. [`Location::Existing`] is never
     /// changed, and must only be large enough.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
         if !destroy {
@@ -231,11 +233,11 @@ impl Location {
         }
     }
 
-    /// Checks that a file does not exist or is empty, and that a drive holds no data. Does not
-    /// change the target.
+    /// Checks that a file is absent or empty, or that a drive contains no data. Does not change the
+    /// target.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`]; [`Error::Io`] without the drive.
+    /// [`Error::AlreadyExists`]; [`Error::Io`] if the drive does not exist.
     pub fn check_empty(&self) -> Result<()> {
         let path = match self {
             Self::File(path) => path.clone(),
@@ -264,11 +266,11 @@ impl Location {
         Ok(())
     }
 
-    /// Opens the file that [`Location::prepare`] prepared, for reading and writing, or for reading
-    /// alone if it is [`Location::Existing`].
+    /// Opens the file that [`Location::prepare`] prepared, for reading and writing, or read-only
+    /// for [`Location::Existing`].
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Unsupported`] if direct I/O is requested and refused;
+    /// [`Error::Io`]; [`Error::Unsupported`] if direct I/O is requested but refused;
     /// [`Error::Invalid`] for an export, which is not a file.
     pub fn open_file(&self, access: Access) -> Result<File> {
         let no_file = || invalid(format!("{self} is not a file or device"));
@@ -289,10 +291,10 @@ impl Location {
         })
     }
 
-    /// Writes back and drops the page cache of a file or device, so that the next read comes from
-    /// the medium. Pages that other processes have mapped or made dirty remain. Does nothing for
-    /// drives, which bypass the page cache, and for exports, whose server has its own. Does not
-    /// write back a target that is only read.
+    /// Writes back the page cache of a file or device and drops it, so that the next read accesses
+    /// the medium. Pages that other processes have mapped or dirtied remain. Has no effect on
+    /// drives, which bypass the page cache, or on exports, whose server has its own cache. A
+    /// read-only target is not written back.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -314,8 +316,8 @@ impl Location {
         dropped.map_err(|error| Error::io(what(), error))
     }
 
-    /// Empties a file that the bench created, so that the next write allocates space; does nothing
-    /// for other targets.
+    /// Truncates a file that the bench created to zero length, so that the next write allocates
+    /// space. Has no effect on other targets.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -328,7 +330,7 @@ impl Location {
     /// Removes a file that the bench created.
     pub fn remove(&self) {
         if let Some(path) = self.made() {
-            // The file may be gone, or the folder read-only by now; neither loses data.
+            // The file may already be gone, or the folder may be read-only; neither loses data.
             let _ = fs::remove_file(path);
         }
     }
@@ -387,7 +389,7 @@ fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
             path.display()
         )));
     }
-    // Such a device can be opened for writing, but refuses every write.
+    // A read-only device can be opened for writing, but refuses every write.
     if fs::read_to_string(entry.join("ro")).is_ok_and(|is_read_only| is_read_only.trim() == "1") {
         return Err(Error::ReadOnly(format!(
             "{0} is read-only: allow writes with blockdev --setrw {0}, or run a test that only \
@@ -395,7 +397,7 @@ fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
             path.display()
         )));
     }
-    // O_EXCL on a device fails while the device is mounted or in use by another layer.
+    // O_EXCL on a device fails if the device is mounted or in use by another layer.
     let exclusive =
         File::options().read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
     let mut device = exclusive.map_err(|error| match error.kind() {
@@ -435,8 +437,8 @@ fn file_bytes(path: &Path) -> Result<u64> {
     size.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))
 }
 
-/// Opens a drive and returns its information about itself. Does not change the drive if it
-/// `is_read` only.
+/// Opens a drive and returns information about it. With `is_read`, the drive is opened read-only
+/// and not changed.
 ///
 /// # Errors
 /// The errors of [`DriveTarget::open`].

@@ -1,13 +1,13 @@
-//! Targets: objects that can be read, written, flushed and trimmed as by a host.
+//! Targets: objects that can be read, written, flushed and trimmed as a host would do it.
 //!
-//! * `location`: the target by name, and whether the bench may write to it.
+//! * `location`: the name of the target, and whether the bench may write to it.
 //! * `file`: a file or block device, with or without the page cache.
-//! * `stdio`: a file through a buffer of this process, like the C library's streams.
+//! * `stdio`: a file accessed through a buffer of this process, like the C library's streams.
 //! * `drive`: a Pumice drive in this process, without a protocol.
 //! * `nbd`: an export of any NBD server.
 //! * `sim`: a simulated drive, in virtual time.
 //!
-//! Does not know workloads.
+//! This module is independent of workloads.
 
 mod drive;
 mod file;
@@ -30,9 +30,9 @@ pub use stdio::StdioTarget;
 use crate::error::Result;
 use pumice_drive::base::AlignedBuffer;
 
-/// An open target, for one thread. All methods may be called concurrently.
+/// An open target, for use by one thread. All methods may be called concurrently.
 pub trait Target {
-    /// Fills the buffer with the bytes at `offset`; always returns the buffer.
+    /// Fills the buffer with the bytes at `offset`. Returns the buffer in every case.
     ///
     /// # Errors
     /// The errors of the target; [`Error::ShortRead`](crate::Error::ShortRead) if it has fewer
@@ -43,7 +43,7 @@ pub trait Target {
         buffer: AlignedBuffer,
     ) -> impl Future<Output = (AlignedBuffer, Result<()>)>;
 
-    /// Writes the buffer at `offset`. Durable only after [`Target::flush`].
+    /// Writes the buffer at `offset`. The write is durable only after [`Target::flush`].
     ///
     /// # Errors
     /// The errors of the target.
@@ -55,7 +55,7 @@ pub trait Target {
     /// The errors of the target.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
-    /// Declares that the content of a range is no longer needed.
+    /// Declares that the contents of a range are no longer needed.
     ///
     /// # Errors
     /// The errors of the target; [`Error::Unsupported`](crate::Error::Unsupported) if it does not

@@ -1,8 +1,8 @@
-//! An export of any NBD server as a target, through this project's client.
+//! An export of any NBD server as a target, accessed with this project's client.
 //!
-//! Each thread has its own connection. Requests of one turn are sent together, without copies
-//! beyond the client's. An export without FLUSH has no volatile cache, as the kernel's client
-//! assumes too, so a flush completes immediately.
+//! Each thread has its own connection. Requests of one turn are sent together, and only the client
+//! copies data. An export without FLUSH is assumed to have no volatile cache, as in the kernel's
+//! client, so a flush completes immediately.
 
 use std::sync::Arc;
 
@@ -14,14 +14,15 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::Durability;
 use pumice_nbd::client::{Client, Uri};
 
-/// Time limit for reading the labels ([`LABEL_BYTES`]): enough for a server with remote storage.
+/// Maximum time for reading the labels ([`LABEL_BYTES`]): long enough for a server with remote
+/// storage.
 const LABELS_NS: u64 = 30_000_000_000;
 
-/// A connection with an export.
+/// A connection to an export.
 pub struct NbdTarget(Client);
 
 impl NbdTarget {
-    /// Connects, with a task of the runtime.
+    /// Connects, and starts a task of the runtime for the connection.
     ///
     /// # Errors
     /// The errors of [`Client::connect`].
@@ -62,7 +63,7 @@ pub(super) fn size_bytes(uri: &Uri) -> Result<u64> {
     let size_bytes = runtime.block_on(async {
         let client = Client::connect(&runtime, uri).await?;
         let size_bytes = client.size_bytes();
-        // The size is known; errors of the disconnection do not matter.
+        // The size is already known, so disconnection errors do not matter.
         let _ = client.disconnect().await;
         Ok(size_bytes)
     });
@@ -70,7 +71,7 @@ pub(super) fn size_bytes(uri: &Uri) -> Result<u64> {
     size_bytes
 }
 
-/// Performs [`Location::prepare`] for an export.
+/// Implements [`Location::prepare`] for an export.
 pub(super) fn prepare(uri: &Uri, bytes: u64, destroy: bool) -> Result<()> {
     prepare_within(uri, bytes, destroy, LABELS_NS)
 }
@@ -85,7 +86,7 @@ fn prepare_within(uri: &Uri, bytes: u64, destroy: bool, limit_ns: u64) -> Result
             let what = format!("{uri} did not answer a read within {seconds} s");
             return Err(Error::Busy(what));
         };
-        // The result is known; errors of the disconnection do not matter.
+        // The result is already known, so disconnection errors do not matter.
         let _ = client.disconnect().await;
         result
     });
@@ -120,7 +121,7 @@ async fn look(client: &Client, uri: &Uri, bytes: u64, destroy: bool) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: an export that does not answer is refused. Method: a thread plays its server, up to
+    //! Goal: an export that does not answer is refused. Method: a thread acts as its server, up to
     //! the first request.
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;

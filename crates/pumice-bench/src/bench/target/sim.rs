@@ -1,7 +1,7 @@
 //! A simulated drive and its host as a target, in virtual time.
 //!
-//! Every run starts from the state that the previous run left: the drive is new once, and used
-//! afterwards. Closing the target leaves the drive open.
+//! Every run starts from the final state of the previous run: the drive is new only for the first
+//! run. Closing the target leaves the drive open.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A file through a buffer of this process, like `fwrite` and `fread` of the C library.
+//! A file accessed through a buffer of this process, like `fwrite` and `fread` of the C library.
 //!
 //! ```text
 //! write: data that fits joins the buffer; otherwise the buffer is written, then whole buffers
@@ -7,8 +7,8 @@
 //!        than a buffer, one buffer is read
 //! ```
 //!
-//! System calls are `read`, `write` and `lseek` at the descriptor's own offset. They block the
-//! thread, so there is one request at a time. Always uses the page cache.
+//! The system calls are `read`, `write` and `lseek`, at the descriptor's own offset. They block the
+//! thread, so only one request is in flight. The page cache is always used.
 //!
 //! Source: the system calls of glibc 2.36's `fwrite` and `fread`, as seen with strace.
 
@@ -23,8 +23,8 @@ use super::{Access, Location, Target};
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 
-/// Bytes of the buffer: the C library uses `st_blksize`, which is this on Linux's usual file
-/// systems. Constant, so that file systems can be compared.
+/// Buffer size in bytes. The C library uses `st_blksize`, which has this value on the usual file
+/// systems of Linux. It is constant here, so that file systems can be compared.
 const BUFFER_BYTES: usize = 4096;
 
 /// An open file with its buffer.
@@ -32,13 +32,14 @@ pub struct StdioTarget(RefCell<Stream>);
 
 struct Stream {
     file: File,
-    /// Offset of the caller. The descriptor's offset is higher when reading and lower when writing.
+    /// Offset of the caller. The descriptor's offset is higher during reads and lower during
+    /// writes.
     position: u64,
     buffer: [u8; BUFFER_BYTES],
     held: Held,
 }
 
-/// The valid content of the buffer.
+/// The valid contents of the buffer.
 enum Held {
     Unread(Range<usize>),
     Unwritten(usize),
@@ -169,9 +170,10 @@ impl Target for StdioTarget {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: data written through the buffer is in the file, data read through it equals the file,
-    //! and the system calls are those of the C library. Method: records of every kind of size,
-    //! whole and odd, compared with the file; the descriptor's offset shows the transferred bytes.
+    //! Goal: data written through the buffer reaches the file, data read through it equals the
+    //! file, and the system calls are the same as the C library's. Method: records of many sizes,
+    //! aligned and unaligned, compared with the file; the descriptor's offset shows the transferred
+    //! bytes.
     use super::*;
 
     fn target(folder: &std::path::Path, bytes: &[u8]) -> (StdioTarget, std::path::PathBuf) {
@@ -237,8 +239,8 @@ mod tests {
 
     #[test]
     fn system_calls_are_those_of_the_c_library() {
-        // Records, and the descriptor's offset after each: as strace shows for glibc, except that
-        // its first write finds no buffer yet.
+        // Records, and the descriptor's offset after each of them. The offsets agree with strace of
+        // glibc, except that glibc has no buffer yet at its first write.
         let written: [(usize, [u64; 4]); 4] = [
             (1024, [0, 0, 0, 0]),
             (4096, [0, 8192, 8192, 16_384]),

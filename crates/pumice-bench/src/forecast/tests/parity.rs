@@ -5,7 +5,7 @@
 use super::*;
 use pumice_sim::ftl::FaultKind;
 
-/// Returns 160 MiB on four dies of 80 MiB, one of them parity.
+/// Returns a profile of 160 MiB on four dies of 80 MiB, one of them for parity.
 fn with_parity() -> Profile {
     let text = fs::read_to_string(PROFILE).unwrap();
     assert!(text.contains("is = 268435456,"));
@@ -35,7 +35,7 @@ fn parity_costs_what_it_takes_of_the_flash() {
         let sum = of.host + moved + of.padding + of.parity + of.overhead;
         assert!((sum / of.all - 1.0).abs() < 1e-3, "{of:?}");
     }
-    // Sequential writes need no collection: a row in four is parity.
+    // Sequential writes need no garbage collection; one row in four is parity.
     assert!((of.parity / (of.all * 0.9) - 0.25).abs() < 1e-3, "{of:?}");
     assert_eq!(without.parity, 0.0);
     assert!((of.all / without.all - 4.0 / 3.0).abs() < 0.01, "{of:?} {without:?}");
@@ -63,11 +63,11 @@ fn a_lost_die_takes_nothing_with_parity_and_its_share_without() {
     let without = test.without_parity.as_ref().unwrap().lost_die.expect("to compare");
     assert_eq!((with.lost_bytes, without.rebuilt_bytes), (0.0, 0.0));
     assert!(with.is_rebuilt && with.rebuild_seconds > 0.0);
-    // A quarter of 160 MiB of the host's blocks, and a few that straddle two rows.
+    // A quarter of the 160 MiB of host blocks, and a few blocks that straddle two rows.
     let quarter = (160 << 20) as f64 / 4.0;
     assert!((without.lost_bytes / quarter - 1.0).abs() < 0.5, "{without:?}");
     assert!(without.lost_bytes >= quarter, "{without:?}");
-    // The stored size is half of that, plus the incomplete part of the stripes.
+    // The stored size is half of that, plus the incomplete part of each stripe.
     assert!((with.rebuilt_bytes / (without.lost_bytes / 2.0) - 1.0).abs() < 0.1, "{with:?}");
     let text = made.summary().to_text();
     for words in ["parity", "one die in 4", "no parity", "if a die failed now, lost"] {
@@ -80,7 +80,7 @@ fn a_lost_die_takes_nothing_with_parity_and_its_share_without() {
 fn parts_fail_in_a_round_of_their_own() {
     let fault = |text: &str| PlannedFault::parse(text).unwrap();
     let options = ForecastOptions {
-        // All faults are on one die: no stripe is hit twice.
+        // All faults are on one die, so no stripe is hit twice.
         faults: vec![fault("die:3@50%"), fault("block:3@10%"), fault("page:3")],
         ..ForecastOptions::default()
     };

@@ -1,8 +1,8 @@
-//! Goal: a profile finds duplicates and zeroes, which are imitated; it can be saved and read as a
-//! file; other files are refused.
+//! Goal: a profile finds duplicates and zeroes, and imitations reproduce them; a profile can be
+//! saved and read as a file; other files are refused.
 //!
 //! Method: generated data is profiled, imitated and profiled again. `tests/it/measuring/payload.rs`
-//! shows with files of the system that real data is imitated well.
+//! shows with system files that real data is imitated well.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::*;
 use pumice_drive::base::ErrorKind;
 
-/// Bytes of the profiled data: 256 windows.
+/// Size of the profiled data in bytes: 256 windows.
 const CORPUS_BYTES: usize = 16 << 20;
 
 fn profile_of(data: &[u8]) -> Profile {
@@ -41,7 +41,7 @@ fn duplicates_and_zeroes_are_imitated() {
     let options =
         PayloadOptions { duplicates: Saving::NONE, ..PayloadOptions::new(Kind::Like(again)) };
     let unlike = bytes(&Payload::new(options).expect("good options"), 0, CORPUS_BYTES);
-    // Except for the zeroes, which the data also has.
+    // Zeroes are excluded, because the original data also contains them.
     let units = unlike.chunks(UNIT_BYTES).filter(|unit| unit.iter().any(|byte| *byte != 0));
     assert_no_unit_twice(&units.flatten().copied().collect::<Vec<u8>>(), UNIT_BYTES);
 }

@@ -1,9 +1,9 @@
-//! Goal: data has the requested saving, with every common codec, never repeats by accident, and is
-//! the same every time.
+//! Goal: data has the requested saving with every common codec, never repeats unintentionally, and
+//! is reproducible.
 //!
-//! Method: megabytes of each kind are generated and compressed in independent chunks with the
-//! codecs themselves (zlib through flate2, which only this test uses), counted, and generated again
-//! in another order.
+//! Method: megabytes of each kind are generated, compressed in independent chunks with the codecs
+//! themselves (zlib through flate2, which only this test uses), counted, and generated again in
+//! another order.
 
 mod like;
 
@@ -19,10 +19,10 @@ const ZSTD: [Codec; 3] =
     [Codec::Zstd { level: 1 }, Codec::Zstd { level: 3 }, Codec::Zstd { level: -1 }];
 const PERCENTS: [f64; 5] = [2.0, 25.0, 50.0, 75.0, 98.0];
 
-/// Windows of 2 MiB: chunks of one kind differ little.
+/// Windows of 2 MiB, which suffices because chunks of one kind differ little.
 const SOME: usize = 2 << 20;
 
-/// All windows of a spread: the whole distribution.
+/// All windows of a spread, which is the whole distribution.
 const ALL: usize = 32 << 20;
 
 fn saving(percent: f64) -> Saving {
@@ -62,7 +62,7 @@ fn exact_data_saves_what_was_asked() {
     for percent in PERCENTS {
         let data = bytes(&payload(Kind::Exact(saving(percent))), 0, SOME);
         for chunk in CHUNKS {
-            // The limits that docs/bench.md states.
+            // The limits documented in docs/bench.md.
             assert_saves(&data, Codec::Lz4, chunk, percent, 0.5);
             for codec in ZSTD {
                 assert_saves(&data, codec, chunk, percent, 0.9);
@@ -84,8 +84,8 @@ fn exact_data_is_right_for_the_codec_it_was_calibrated_for() {
                 PayloadOptions { codec, ..PayloadOptions::new(Kind::Exact(saving(percent))) };
             let data = bytes(&Payload::new(options).expect("good options"), 0, SOME);
             for chunk in CHUNKS {
-                // Close in chunks of the calibrated size; less close where the saving is in few
-                // bytes, which zstd does not always find.
+                // Accurate in chunks of the calibrated size; less accurate if a few bytes contain
+                // the saving, because zstd does not always find them.
                 let close = chunk == UNIT_BYTES && percent >= 50.0;
                 let points = if close { 0.15 } else { 1.0 };
                 assert_saves(&data, codec, chunk, percent, points);
@@ -122,7 +122,7 @@ fn random_data_saves_nothing_and_bytes_save_nearly_all() {
     }
 }
 
-/// The limit is for the mean at 4 KiB; larger chunks and zstd are meant to save more.
+/// The limit applies to the mean at 4 KiB; larger chunks and zstd are expected to save more.
 #[test]
 fn spread_data_saves_what_was_asked_and_differs_like_real_data() {
     let tally = |data: &[u8], codec, chunk| {
@@ -134,7 +134,7 @@ fn spread_data_saves_what_was_asked_and_differs_like_real_data() {
         let data = bytes(&payload(Kind::Spread(saving(percent))), 0, ALL);
         assert_saves(&data, Codec::Lz4, 4096, percent, 1.0);
     }
-    // Mean and deviation of 1 GiB of a system's files.
+    // Mean and deviation measured on 1 GiB of a system's files.
     let real = [
         (Codec::Lz4, [(40.2, 24.9), (44.4, 24.6), (46.8, 24.1)]),
         (ZSTD[0], [(52.4, 26.9), (56.1, 26.8), (57.3, 26.5)]),
@@ -166,7 +166,8 @@ fn assert_no_unit_twice(data: &[u8], unit_bytes: usize) {
     }
 }
 
-/// Also between seeds and streams; 64 MiB are many times the size of any pool or texture.
+/// Units are also distinct between seeds and streams. 64 MiB are many times the size of any pool or
+/// texture.
 #[test]
 fn no_unit_comes_twice() {
     let kinds = [
@@ -204,7 +205,8 @@ fn duplicates_are_as_many_as_asked_and_found_by_no_chunk() {
         let data = bytes(&Payload::new(options).expect("good options"), 0, ALL);
         let units: HashSet<&[u8]> = data.chunks(unit_bytes).collect();
         let again = 100.0 - 100.0 * units.len() as f64 / (ALL / unit_bytes) as f64;
-        // 512 draws for spread data, the first 34 are not repetitions: 3 standard deviations.
+        // Spread data has 512 draws, of which the first 34 are not repetitions; the tolerance is 3
+        // standard deviations.
         assert!((again - 29.0).abs() < 6.0, "{again:.1} % duplicates, {kind:?}");
         for chunk in CHUNKS {
             let expected = measure(&without, Codec::Lz4, chunk);
@@ -243,15 +245,15 @@ fn content_depends_on_options_stream_and_unit_alone() {
         }
         assert!(whole.starts_with(&pieces), "{:?}", options.kind);
         assert_eq!(stream.position(), 40);
-        // The beginning of a unit is the beginning of the whole unit.
+        // A prefix of a unit equals the beginning of the whole unit.
         stream.fill_at(7, &mut unit[..1000]);
         assert!(unit[..1000] == whole[7 * UNIT_BYTES..][..1000], "{:?}", options.kind);
     }
 }
 
-/// Checks the bytes themselves, so that a seed means the same data in every version. Excludes
-/// spread data, which is fitted with logarithms and codecs that other machines and versions may
-/// round differently.
+/// Checks the bytes themselves, so that a seed produces the same data in every version. Spread data
+/// is excluded, because it is fitted with logarithms and codecs that other machines and versions
+/// may round differently.
 #[test]
 fn seeds_keep_their_meaning() {
     let percent = saving(50.0);
@@ -272,7 +274,7 @@ fn replayed_bytes_come_again_and_again() {
     let data = bytes(&payload(Kind::Replay(file.clone())), 0, 1 << 20);
     let start = u32::from_le_bytes(data[..4].try_into().unwrap()) as usize * 4;
     assert_eq!(start % UNIT_BYTES, 0);
-    // The file is cut at units, so its last unit ends with the file's beginning.
+    // The file is not a multiple of a unit, so its last unit continues with the file's beginning.
     let at = |number: usize| {
         let from = (start + number * UNIT_BYTES) % file.len().next_multiple_of(UNIT_BYTES);
         let cycled = file.iter().cycle().skip(from).take(UNIT_BYTES);
@@ -285,8 +287,9 @@ fn replayed_bytes_come_again_and_again() {
     assert_eq!(short[..7], *b"abcabca");
 }
 
-/// The savings of IOzone's own data, 64 MiB of 4 KiB records. Its figures for LZ4 in the older
-/// layout are 3 points below the saving of liblz4 1.9.4 with the same words; those for zstd agree.
+/// The savings of IOzone's own data: 64 MiB in 4 KiB records. Its figures for LZ4 with the older
+/// layout are 3 points below the saving of liblz4 1.9.4 on the same words; the figures for zstd
+/// agree.
 #[test]
 fn iozone_layouts_save_what_iozone_saved() {
     let published = [
@@ -317,7 +320,8 @@ fn iozone_records_begin_with_their_constant_part() {
         for record in data.chunks(unit_bytes) {
             let mut units = record.chunks(UNIT_BYTES);
             let empty = |unit: &[u8]| measure(unit, Codec::Lz4, UNIT_BYTES).percent() > 95.0;
-            // P * P of the record, 64 of 256 units; the second half of the rest in 3.489.
+            // P * P of the record is 64 of 256 units; in 3.489 also the second half of the
+            // remainder.
             assert!(units.by_ref().take(64).all(empty), "{layout:?}");
             assert!(units.by_ref().take(95).all(|unit| !empty(unit)), "{layout:?}");
             let zeroes = units.skip(1).filter(|unit| unit.iter().all(|byte| *byte == 0)).count();

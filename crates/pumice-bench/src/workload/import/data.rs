@@ -1,4 +1,4 @@
-//! The data that a job of fio writes, as a level of a preset.
+//! The data written by an fio job, as a level of a preset.
 
 use super::job::Options;
 use super::sizes::{percent, size, switch};
@@ -15,8 +15,8 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// Takes the options of the data. `writes`: whether the job writes, so that differences must be
-    /// noted.
+    /// Removes and parses the options that describe the data. `writes` states whether the job
+    /// writes, in which case differences must be noted.
     ///
     /// # Errors
     /// A value is malformed or not supported.
@@ -44,7 +44,7 @@ impl Data {
                     .into(),
             );
         }
-        // fio refills the buffers itself when it compresses or duplicates.
+        // fio refills the buffers itself when it compresses or deduplicates.
         let repeats = !refilled && saved_percent.is_none() && duplicates.unwrap_or(0) == 0;
         if writes && kind == "random" && repeats {
             notes.push(
@@ -56,7 +56,7 @@ impl Data {
         Ok(Self { kind, saved_percent, duplicates_percent: duplicates.filter(|it| *it > 0) })
     }
 
-    /// Returns the level.
+    /// Returns the level as a table.
     pub(super) fn table(&self) -> toml::Table {
         let mut table = super::table([("kind", self.kind.clone().into())]);
         let shares = [("saved", self.saved_percent), ("duplicates", self.duplicates_percent)];
@@ -69,11 +69,11 @@ impl Data {
     }
 }
 
-/// Returns the kind of data that repeats one byte.
+/// Returns the kind of data that repeats a single byte.
 fn byte(pattern: &str) -> Result<String, String> {
     let digits = pattern.to_ascii_lowercase();
     let byte = match digits.strip_prefix("0x") {
-        // A longer pattern repeats its bytes.
+        // A longer pattern consists of repeated bytes.
         Some(digits) if !digits.is_empty() && digits.len() <= 16 && digits.is_ascii() => {
             let even = if digits.len() == 1 { format!("0{digits}") } else { digits.to_owned() };
             let first = even.get(..2).unwrap_or_default().to_owned();
@@ -92,7 +92,7 @@ fn byte(pattern: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: only patterns of one byte are accepted as such.
+    //! Goal: only patterns of one repeated byte are accepted.
     use super::byte;
 
     #[test]

@@ -1,4 +1,4 @@
-//! A job file of fio as a preset.
+//! Imports an fio job file as a preset.
 
 use super::job::Job;
 use super::sections::sections;
@@ -13,7 +13,7 @@ pub(super) struct Kind {
     pub(super) reads_percent: u32,
 }
 
-/// Returns the preset of a job file.
+/// Returns the preset for a job file.
 ///
 /// # Errors
 /// The reason, with the line or job.
@@ -74,7 +74,7 @@ pub(super) fn import(text: &str, name: &str) -> Result<Imported, String> {
     Ok(Imported { table: preset, notes, target, needs_span })
 }
 
-/// Refuses an option that differs between jobs: a plan has one value.
+/// Refuses an option that differs between jobs, because a plan has only one value.
 fn same<T: PartialEq>(jobs: &[Job], name: &str, value: fn(&Job) -> T) -> Result<(), String> {
     match jobs.windows(2).any(|pair| value(&pair[0]) != value(&pair[1])) {
         true => Err(format!("{name} differs between the jobs: use a file for each")),
@@ -132,7 +132,8 @@ pub(super) fn kinds(
     Ok(kinds)
 }
 
-/// Parses sizes with their shares: `512/10:4k/90`. Shares that are absent divide the rest.
+/// Parses sizes with their shares, such as `512/10:4k/90`. Sizes without a share divide the
+/// remainder.
 fn shares(text: &str) -> Result<Vec<(u64, u32)>, String> {
     let wrong = |what: String| format!("bssplit: {what}");
     let mut sizes = Vec::new();

@@ -1,4 +1,4 @@
-//! Access specifications of Iometer as a preset.
+//! Imports Iometer's access specifications as a preset.
 //!
 //! ```text
 //! 'ACCESS SPECIFICATIONS ====
@@ -10,15 +10,15 @@
 //! 'END access specifications
 //! ```
 //!
-//! A line with an apostrophe is a key or a comment; the lines after it are its values. Source:
-//! Iometer 1.1.0, AccessSpecList.cpp, PageSetup.cpp and Worker.cpp.
+//! A line that starts with an apostrophe is a key or a comment; the lines after it are the key's
+//! values. Source: Iometer 1.1.0, AccessSpecList.cpp, PageSetup.cpp and Worker.cpp.
 
 use super::{Imported, Notes, RUNS, table, unused};
 
-/// Maximum number of depths of a cycle (arbitrary).
+/// Maximum number of depths in a cycle (arbitrary).
 const DEPTHS_MAX: usize = 64;
 
-/// A number of an Iometer's line.
+/// A number in an Iometer line.
 type Number = u32;
 
 /// One access specification.
@@ -32,12 +32,12 @@ struct Spec {
 #[derive(Debug, Default)]
 struct Config {
     specs: Vec<Spec>,
-    /// Names of specifications that a worker uses.
+    /// Names of the specifications used by any worker.
     assigned: Vec<String>,
     seconds: u64,
     ramp_seconds: u64,
     cycles_depth: bool,
-    /// Start, end, step, and whether the step is a factor.
+    /// Start, end and step of the cycle, and whether the step is a factor.
     cycle: Option<([u64; 3], bool)>,
     depths: Vec<u64>,
     /// Maximum size and starting sector of a worker's disk, in sectors.
@@ -45,7 +45,7 @@ struct Config {
     workers: usize,
 }
 
-/// Returns the preset of a configuration.
+/// Returns the preset for a configuration.
 ///
 /// # Errors
 /// The reason, with the line or the specification.
@@ -119,7 +119,7 @@ impl Config {
                 continue;
             }
             if let Some(name) = line.strip_prefix('\'') {
-                // The headings of columns are comments within their key.
+                // Column headings are comments within their key.
                 let is_heading = line.starts_with("'\t") || name.starts_with([' ', '\t']);
                 if !is_heading {
                     key = name.trim().to_ascii_lowercase();
@@ -185,7 +185,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the specifications that workers use; all if there are no workers with any.
+    /// Returns the specifications used by workers, or all specifications if no worker uses any.
     fn used(&self) -> Vec<&Spec> {
         let is_used = |spec: &&Spec| {
             !spec.lines.is_empty()
@@ -222,7 +222,7 @@ impl Config {
         }
     }
 
-    /// Sets span and shift; returns whether the span is the whole target.
+    /// Sets the span and shift. Returns whether the span is the whole target.
     fn place(&self, preset: &mut toml::Table, notes: &mut Vec<String>) -> bool {
         let Some(&(size, start)) = self.sectors.first() else { return true };
         if self.sectors.iter().any(|other| *other != (size, start)) {
@@ -249,8 +249,8 @@ fn numbers(line: &str, separator: char) -> Result<Vec<u64>, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: an access specification has the requests that Iometer makes. Method: a configuration
-    //! as Iometer 1.1.0 writes it.
+    //! Goal: an access specification produces the same requests as in Iometer. Method: a
+    //! configuration written by Iometer 1.1.0.
     use super::super::import;
     use crate::workload::{Access, Changes, Operation, Plan, Preset};
 

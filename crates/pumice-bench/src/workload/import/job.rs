@@ -1,13 +1,13 @@
-//! One job of fio as a test.
+//! Imports one fio job as a test.
 //!
-//! Source: fio 3.33, HOWTO: meanings and defaults of the options.
+//! Source: fio 3.33, HOWTO: the meanings and defaults of the options.
 
 use super::data::Data;
 use super::sections::Section;
 use super::sizes::{number, percent, seconds, size, switch};
 use super::{Notes, table};
 
-/// Options that do not change the requests: they control how fio counts, reports, and lays out
+/// Options that do not change the requests: they control accounting, reporting and the layout of
 /// files.
 const NEUTRAL: [&str; 49] = [
     "allow_file_create",
@@ -61,10 +61,10 @@ const NEUTRAL: [&str; 49] = [
     "write_bw_log",
 ];
 
-/// Such options for logs, by the beginning of their names.
+/// Such options for logs, identified by the prefix of their names.
 const NEUTRAL_PREFIXES: [&str; 2] = ["write_lat_log", "write_iops_log"];
 
-/// Options that have no effect with these values.
+/// Options that have no effect if they have these values.
 const WITHOUT_EFFECT: [(&str, &[&str]); 12] = [
     ("continue_on_error", &["none"]),
     ("experimental_verify", &["0"]),
@@ -80,25 +80,25 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 12] = [
     ("verify", &["0"]),
 ];
 
-/// Engines with many requests in flight, and with one.
+/// Engines that support several requests in flight, and engines that support only one.
 const ASYNCHRONOUS: [&str; 3] = ["libaio", "io_uring", "posixaio"];
 const SYNCHRONOUS: [&str; 5] = ["psync", "sync", "vsync", "pvsync", "pvsync2"];
 
-/// The remaining options of a job; understood options have been removed.
+/// The remaining options of a job. Supported options have been removed.
 pub(super) struct Options<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Options<'a> {
-    /// Takes the value of an option with one of these names: the last one.
+    /// Removes the options with any of these names and returns the last value.
     pub(super) fn take(&mut self, names: &[&str]) -> Option<&'a str> {
         let found = self.0.iter().rev().find(|(name, _)| names.contains(name)).map(|it| it.1);
         self.0.retain(|(name, _)| !names.contains(name));
         found
     }
 
-    /// Takes the value of an option and parses it.
+    /// Removes an option and parses its value.
     ///
     /// # Errors
-    /// The error of the parser, with the option.
+    /// The error of the parser, with the name of the option.
     pub(super) fn take_as<T>(
         &mut self,
         names: &[&str],
@@ -108,7 +108,7 @@ impl<'a> Options<'a> {
         self.take(names).map(parse).transpose().map_err(named)
     }
 
-    /// Names the remaining options that have an effect.
+    /// Returns the remaining options that have an effect.
     fn left(&self) -> Vec<String> {
         let has_effect = |(name, value): &&(&str, &str)| {
             let is_off =
@@ -136,7 +136,7 @@ pub(super) struct Job {
     pub(super) direct: bool,
     pub(super) is_warm: bool,
     pub(super) ramp_seconds: f64,
-    /// Whether the job begins when the jobs before it have ended.
+    /// Whether the job starts when all earlier jobs have ended.
     pub(super) waits: bool,
     pub(super) target: Option<String>,
     pub(super) has_size: bool,
@@ -149,17 +149,17 @@ struct Direction {
     reads_percent: u32,
 }
 
-/// The files that the copies of a job use.
+/// The files used by the clones of a job.
 #[derive(Clone, Copy, PartialEq)]
 enum Files {
-    /// All use one file or device.
+    /// All clones use one file or device.
     Shared,
-    /// Each has a file.
+    /// Each clone has its own file.
     Own,
 }
 
 impl Job {
-    /// Returns the test of a job; differences are added to `notes`.
+    /// Returns the test for a job. Differences are added to `notes`.
     ///
     /// # Errors
     /// The reason: a value is malformed, or options are not supported.
@@ -223,7 +223,7 @@ fn direction(options: &mut Options<'_>) -> Result<Direction, String> {
         "randrw" => of("mixed", true, mixed),
         "randtrim" => of("trim", true, 100),
         _ => {
-            // The next offset is that many bytes from the end of a request.
+            // The next offset is this many bytes before the end of the previous request.
             let back = rw.strip_prefix("read:-").and_then(|text| size(text).ok());
             let record = options.0.iter().rev().find(|it| ["bs", "blocksize"].contains(&it.0));
             let record = size(record.map_or("4k", |it| it.1)).ok();
@@ -238,7 +238,7 @@ fn direction(options: &mut Options<'_>) -> Result<Direction, String> {
     })
 }
 
-/// Takes the target: a file, a device or the URI of an NBD export.
+/// Removes and returns the target: a file, a device or the URI of an NBD export.
 fn target(options: &mut Options<'_>) -> Result<Option<String>, String> {
     let uri = options.take(&["uri"]).map(str::to_owned);
     let Some(name) = options.take(&["filename"]) else { return Ok(uri) };
@@ -253,7 +253,7 @@ fn target(options: &mut Options<'_>) -> Result<Option<String>, String> {
     Ok(Some(uri.unwrap_or(path)))
 }
 
-/// Takes the sizes and places of requests.
+/// Removes and parses the sizes and positions of requests.
 fn requests(
     options: &mut Options<'_>,
     direction: &Direction,
@@ -310,8 +310,8 @@ fn requests(
     Ok(())
 }
 
-/// Returns the pattern. Without norandommap, fio writes every block once before it writes any block
-/// twice.
+/// Returns the pattern. Unless norandommap is set, fio writes every block once before it writes any
+/// block again.
 fn pattern(distribution: &str, norandommap: bool) -> Result<&str, String> {
     Ok(match distribution {
         "random" if norandommap => "uniform",
@@ -352,7 +352,7 @@ fn depth(options: &mut Options<'_>, direct: bool, notes: &mut Notes) -> Result<u
     Ok(depth)
 }
 
-/// Takes size, offset and copies; returns whether there is a size.
+/// Removes and parses the size, offset and number of clones. Returns whether there is a size.
 fn span(
     options: &mut Options<'_>,
     direction: &Direction,
@@ -418,7 +418,7 @@ fn end(options: &mut Options<'_>, test: &mut toml::Table) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns the flush. fio's flush at the end, if any, is not part of the time.
+/// Returns the flush mode. A flush by fio at the end is not part of the measured time.
 fn flush(options: &mut Options<'_>) -> Result<&'static str, String> {
     let fsync = options.take_as(&["fsync"], number)?.unwrap_or(0);
     let fdatasync = options.take_as(&["fdatasync"], number)?.unwrap_or(0);

@@ -1,13 +1,13 @@
-//! Workloads of other tools as presets: job files of fio, and configurations of Iometer.
+//! Imports workloads of other tools as presets: job files of fio, and configurations of Iometer.
 //!
 //! * `sections`: the lines of a job file.
-//! * `job`: one job as a test; `data`: the written data; `sizes`: numbers as fio writes them.
+//! * `job`: one job as a test; `data`: the written data; `sizes`: numbers in fio's notation.
 //! * `fio`: a whole job file.
 //! * `iometer`: access specifications.
 //!
-//! An option either becomes part of the preset, or makes no difference to the requests, or is named
-//! in an error. A supported option with a different effect becomes a note. Files are not trusted:
-//! their size is limited by the caller, and malformed parts are errors with their line or job.
+//! An option becomes part of the preset, makes no difference to the requests, or is named in an
+//! error. A supported option with a different effect is noted. Files are not trusted: the caller
+//! limits their size, and malformed parts are errors with the line or job.
 
 mod data;
 mod fio;
@@ -19,29 +19,29 @@ mod sizes;
 /// A preset from another tool's file.
 #[derive(Debug)]
 pub(super) struct Imported {
-    /// The preset, with the keys of a preset's file.
+    /// The preset, with the keys of a preset file.
     pub(super) table: toml::Table,
     /// Differences from the other tool.
     pub(super) notes: Notes,
-    /// The target that the file names, as the command line would name it.
+    /// The target named in the file, in the notation of the command line.
     pub(super) target: Option<String>,
-    /// Whether a workload has no size, so that a span must be given.
+    /// Whether a workload has no size, so that a span must be specified.
     pub(super) needs_span: bool,
 }
 
-/// Differences from another tool, in sentences without a full stop.
+/// Differences from another tool, as sentences without a full stop.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
-    /// Differences of the requests.
+    /// Differences between the requests themselves.
     pub(super) requests: Vec<String>,
-    /// Differences in making the requests: in the data, and in the path to the target.
+    /// Differences in the execution of requests: in the data, and in the path to the target.
     pub(super) measuring: Vec<String>,
 }
 
-/// Number of rounds: enough for a verdict between targets in turns.
+/// Number of rounds: enough to judge targets that take turns.
 const RUNS: i64 = 8;
 
-/// Returns the preset of another tool's file; `None` if the text is not one.
+/// Returns the preset for another tool's file; `None` if the text is not such a file.
 ///
 /// # Errors
 /// The reason, as text.
@@ -52,12 +52,12 @@ pub(super) fn import(text: &str, name: &str) -> Option<Result<Imported, String>>
     if first.starts_with('\'') || is_version(first) {
         return Some(iometer::import(text));
     }
-    // A preset begins with its description, before any section.
+    // A preset starts with its description, which precedes any section.
     let is_job = first.starts_with('[') && !first.starts_with("[[");
     is_job.then(|| fio::import(text, name))
 }
 
-/// Returns whether this is the first line of a configuration of Iometer: `Version 1.1.0`.
+/// Returns whether this is the first line of an Iometer configuration: `Version 1.1.0`.
 fn is_version(line: &str) -> bool {
     line.strip_prefix("Version ").is_some_and(|rest| {
         !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit() || c == '.' || c == '-')
@@ -69,7 +69,7 @@ fn table<const N: usize>(pairs: [(&str, toml::Value); N]) -> toml::Table {
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Returns a name that none of these has: with a number if it is taken.
+/// Returns a unique name, with a number appended if the name is already used.
 fn unused(name: &str, names: &[String]) -> String {
     let is_taken = |name: &String| names.contains(name);
     let numbered = (2..).map(|number| format!("{name} #{number}"));
@@ -79,8 +79,8 @@ fn unused(name: &str, names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: no file of another tool makes the program fail without a reason. Method: good files,
-    //! cut and with bytes replaced by seed.
+    //! Goal: no file of another tool causes a failure without a reason. Method: valid files,
+    //! truncated and with random bytes replaced.
     use rand::RngExt;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! The lines of a job file of fio.
+//! Parses the lines of an fio job file.
 //!
 //! ```text
 //! [global]            applies to the jobs that follow
@@ -11,10 +11,10 @@
 /// Maximum number of jobs in a file (arbitrary).
 const JOBS_MAX: usize = 500;
 
-/// Maximum number of options of a job, including those of `[global]` (arbitrary).
+/// Maximum number of options in a job, including those of `[global]` (arbitrary).
 const OPTIONS_MAX: usize = 500;
 
-/// A job: its name and options in order, those of `[global]` before its own.
+/// A job: its name and options, in order. The options of `[global]` precede its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Section {
     pub(crate) name: String,
@@ -24,7 +24,7 @@ pub(crate) struct Section {
 /// Returns the jobs of a file, in order.
 ///
 /// # Errors
-/// The reason, with the line.
+/// The reason, with the line number.
 pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
     let mut global = Section::default();
     let mut sections: Vec<Section> = Vec::new();
@@ -68,10 +68,10 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
     Ok(sections)
 }
 
-/// Returns a value with the variables of the environment that it names.
+/// Returns a value with its environment variables expanded.
 ///
-/// fio replaces an unset variable by the empty string, and has keywords of its own that begin with
-/// a dollar: both would measure something else here.
+/// Unset variables and fio's own keywords, which begin with a dollar sign, are refused. fio
+/// replaces an unset variable with the empty string. Both would change the measurement here.
 fn expanded(value: &str) -> Result<String, String> {
     let (mut whole, mut rest) = (String::new(), value);
     while let Some((before, after)) = rest.split_once('$') {
@@ -91,7 +91,7 @@ fn expanded(value: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a job has the same options as for fio.
+    //! Goal: a job has the same options as in fio.
     use super::*;
 
     #[test]

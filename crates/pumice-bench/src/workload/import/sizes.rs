@@ -1,4 +1,4 @@
-//! Sizes, times and switches as fio reads them.
+//! Parses sizes, times and switches as fio does.
 //!
 //! Source: fio 3.33, parse.c: `4k` and `4kb` are 4096 bytes, and with the default `kb_base` of 1024
 //! `4kib` are 4000.
@@ -49,15 +49,15 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 /// Parses a number without a unit.
 ///
 /// # Errors
-/// The text is no such number.
+/// The text is not a number, or has a unit.
 pub(super) fn number(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("'{text}' is not a whole number"))
 }
 
-/// Parses a number of percent, with or without its sign.
+/// Parses a percentage, with or without the percent sign.
 ///
 /// # Errors
-/// The text is not such a number, or is above 100.
+/// The text is not a percentage, or is above 100.
 pub(super) fn percent(text: &str) -> Result<u32, String> {
     let number = number(text.strip_suffix('%').unwrap_or(text))?;
     if number > 100 { Err(format!("{text}: expected 0 to 100")) } else { Ok(number) }
@@ -77,7 +77,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a number has the same meaning as for fio.
+    //! Goal: a number has the same meaning as in fio.
     use super::*;
 
     #[test]

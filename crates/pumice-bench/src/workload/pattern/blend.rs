@@ -1,4 +1,4 @@
-//! Requests of a mix.
+//! Draws the requests of a mix.
 
 use rand::RngExt;
 
@@ -13,15 +13,15 @@ pub(super) struct Blend {
     shift_bytes: u64,
     span_bytes: u64,
     accesses: Vec<Access>,
-    /// End of the previous request of each kind, within the span.
+    /// End offset of the previous request of each kind, within the span.
     next: Vec<u64>,
     /// Requests since the previous pause.
     since_pause: u32,
 }
 
 impl Blend {
-    /// Returns the mix of a checked workload. Sequential requests of each thread begin in its part
-    /// of the span.
+    /// Returns the mix of a checked workload. The sequential requests of each thread start in its
+    /// part of the span.
     pub(super) fn new(workload: &Workload, thread: u32) -> Self {
         let part = workload.records() / u64::from(workload.threads) * u64::from(thread);
         Self {
@@ -59,7 +59,7 @@ impl Blend {
         Request { action, bytes, pause_ns }
     }
 
-    /// Draws a kind by the shares, whose sum is 100.
+    /// Draws a kind according to the shares, whose sum is 100.
     fn kind(&self, random: &mut Random) -> usize {
         let mut place = random.random_range(0..100);
         for (index, access) in self.accesses.iter().enumerate() {
@@ -74,8 +74,8 @@ impl Blend {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a mix has the sizes, shares, offsets and pauses of its specification. Method: draw
-    //! many requests and count.
+    //! Goal: a mix has the sizes, shares, offsets and pauses of its specification. Method: many
+    //! requests are drawn and counted.
     use super::super::requests::Requests;
     use super::*;
     use crate::bench::results::sample::workload;

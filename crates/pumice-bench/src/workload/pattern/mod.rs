@@ -1,7 +1,7 @@
-//! The addresses of one thread of a workload, in order.
+//! The sequence of addresses of one thread of a workload.
 //!
-//! A function of the workload, the thread and a seed: equal inputs produce equal addresses.
-//! Operations that do not end with the span continue without end, until the time is up.
+//! The sequence is a function of the workload, the thread and a seed: equal inputs produce equal
+//! addresses. Operations that do not end with the span continue until the time is up.
 
 mod blend;
 mod requests;

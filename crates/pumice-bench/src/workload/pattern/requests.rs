@@ -1,4 +1,4 @@
-//! The requests of one thread, one after the other.
+//! The sequence of requests of one thread.
 
 use rand::RngExt;
 
@@ -8,10 +8,9 @@ use super::zipf::Zipf;
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::{Random, random};
 
-/// Share of accesses that go to the hot part of the span, and size of that part as a share of the
-/// span.
+/// Share of accesses to the hot part of the span, and size of that part as a share of the span.
 ///
-/// Source: the rule of 80/20, as in SNIA's and most published studies of hot and cold data.
+/// Source: the 80/20 rule, as in SNIA's and most published studies of hot and cold data.
 const HOT_ACCESSES: f64 = 0.8;
 const HOT_SPACE: f64 = 0.2;
 
@@ -24,7 +23,7 @@ pub enum Action {
     Write(u64),
     /// Trim at this offset.
     Trim(u64),
-    /// Read at the first and write at the second offset.
+    /// Read at the first offset and write at the second.
     Copy(u64, u64),
 }
 
@@ -33,13 +32,13 @@ pub enum Action {
 pub struct Request {
     /// The action.
     pub action: Action,
-    /// The length in bytes: the workload's record, or less in a mix.
+    /// The length in bytes: the workload's record size, or less in a mix.
     pub bytes: u64,
-    /// The time in ns for which the thread makes no request before this one.
+    /// Duration of the thread's pause before this request, in ns.
     pub pause_ns: u64,
 }
 
-/// The requests of one thread; none for an operation that copies files.
+/// The requests of one thread. An operation that copies files has none.
 pub struct Requests {
     workload: Workload,
     random: Random,
@@ -49,10 +48,11 @@ pub struct Requests {
     shuffle: Option<(Shuffle, u64)>,
     /// Set for a mix.
     blend: Option<Blend>,
-    /// Records of this thread, for sequential operations: the first, and the end (exclusive).
+    /// This thread's record range for sequential operations: the first record, and the exclusive
+    /// end.
     first: u64,
     end: u64,
-    /// Number of requests already returned, their bytes, and the bytes of the thread's part.
+    /// Number of requests already returned, their total bytes, and the bytes in the thread's part.
     given: u64,
     given_bytes: u64,
     part_bytes: u64,
@@ -81,7 +81,7 @@ impl Requests {
         let is_once = workload.pattern == Pattern::Once;
         // All threads share one order and take turns.
         let shuffle = is_once.then(|| (Shuffle::new(workload.records(), seed), u64::from(thread)));
-        // The threads of a random order take turns, and those of a sequential one have parts.
+        // Threads of a random order take turns; threads of a sequential order have separate parts.
         let own = match workload.operation.is_timed() {
             true => shared.saturating_sub(u64::from(thread)).div_ceil(u64::from(workload.threads)),
             false => end - first,
@@ -130,8 +130,8 @@ impl Requests {
         }
     }
 
-    /// Returns the next record of a stride read: lane after lane, so that every record is read
-    /// once before any is read again.
+    /// Returns the next record of a stride read. Lanes are read one after another, so that every
+    /// record is read once before any is read again.
     fn stride(&mut self) -> u64 {
         let record = self.strided;
         self.strided += self.workload.stride_records();
@@ -145,14 +145,14 @@ impl Requests {
         record
     }
 
-    /// Returns whether the thread has covered its part of the span.
+    /// Returns whether the thread has completed its part of the span.
     fn is_over(&self) -> bool {
         let is_done = self.given_bytes >= self.part_bytes;
         self.first == self.end || (self.workload.ends_with_span() && is_done)
     }
 
     fn action(&mut self) -> Action {
-        // A time-based pass begins anew at the end.
+        // A time-based pass restarts at the end.
         let number = self.given % (self.end - self.first);
         match self.workload.operation {
             Operation::SurfaceRead => {
@@ -179,7 +179,7 @@ impl Requests {
             Operation::BurstRead => Action::Read(self.offset(self.first)),
             Operation::RandomWrite => Action::Write(self.drawn_offset()),
             Operation::Trim => Action::Trim(self.drawn_offset()),
-            // Files are copied elsewhere: there is no request.
+            // Files are copied elsewhere, without requests.
             Operation::CopyFile
             | Operation::CopyRange
             | Operation::CopyIso
@@ -221,8 +221,8 @@ impl Iterator for Requests {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every operation accesses the places that its name implies, record by record or all
-    //! over the span, and never beyond it. Method: list the steps and examine them.
+    //! Goal: every operation accesses the positions that its name implies, record by record or
+    //! throughout the span, and never beyond it. Method: the steps are listed and examined.
     use std::collections::BTreeSet;
 
     use super::*;
@@ -251,7 +251,7 @@ mod tests {
         Requests::new(workload, thread, seed).map(|request| request.action)
     }
 
-    /// Returns up to 10,000 steps of every thread, in records.
+    /// Returns up to 10,000 steps of each thread, in records.
     fn steps(workload: &Workload) -> Vec<Action> {
         let threads = 0..workload.threads;
         threads.flat_map(|thread| actions(workload, thread, 5).take(10_000)).collect()
@@ -314,7 +314,7 @@ mod tests {
             assert_eq!(found.len() as u64, positions * stretch, "{records} records");
             assert!(found.is_sorted(), "{records} records");
             assert_eq!(found[0], 0);
-            // A single stretch of a longer span is at its begin.
+            // A single stretch of a longer span is at its start.
             let end = if positions == 1 { stretch } else { records };
             assert_eq!(found.last(), Some(&(end - 1)), "{records} records");
         }
@@ -356,7 +356,7 @@ mod tests {
                 };
                 counts[(offset / RECORD) as usize] += 1;
             }
-            // 625 expected, with a deviation of 24.
+            // 625 are expected, with a deviation of 24.
             assert!(counts.iter().all(|count| (500..750).contains(count)), "{counts:?}");
         }
     }
@@ -410,7 +410,7 @@ mod tests {
         };
         let ((one, times), (other, _)) = (hottest(0).unwrap(), hottest(1).unwrap());
         assert_eq!(one, other);
-        // One in 7.7 expected.
+        // One in 7.7 is expected.
         assert!((2400..2800).contains(&times), "{times} of 20000");
     }
 

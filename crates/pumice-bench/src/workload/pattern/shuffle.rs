@@ -1,7 +1,7 @@
 //! A pseudo-random permutation that needs no memory.
 //!
 //! A Feistel network of four rounds permutes the numbers below a power of four. Results outside the
-//! range are permuted again until they fall into it.
+//! range are permuted again until they are within it.
 //!
 //! Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002 (cycle walking).
 
@@ -18,13 +18,13 @@ pub(super) struct Shuffle {
 }
 
 impl Shuffle {
-    /// Returns the permutation of a seed; `count` is 1 to 2^62.
+    /// Returns the permutation for a seed. `count` must be 1 to 2^62.
     pub(super) fn new(count: u64, seed: u64) -> Self {
         let bits = 64 - (count.max(1) - 1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), seed }
     }
 
-    /// Returns the number at `index`, below `count`. Takes fewer than four permutations on average.
+    /// Returns the number at `index`, below `count`. The average cost is below four permutations.
     pub(super) fn record(&self, place: u64) -> u64 {
         let mut number = self.permuted(place);
         while number >= self.count {

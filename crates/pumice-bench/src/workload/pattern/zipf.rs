@@ -1,4 +1,5 @@
-//! Records drawn from a Zipf distribution: a smooth transition from few hot to many cold records.
+//! Records drawn from a Zipf distribution: a smooth transition from few hot records to many cold
+//! ones.
 //!
 //! Ranks are scattered over the span, so that hot records are not adjacent. Every thread and run of
 //! a workload has the same hot records. There is no shuffled table, because a span may have more
@@ -8,31 +9,32 @@ use rand::distr::Distribution;
 
 use pumice_drive::base::seed::Random;
 
-/// The fraction of the golden ratio: as a factor it keeps the multiples of a number furthest apart.
+/// The fractional part of the golden ratio. Used as a factor, it maximises the distances between
+/// the multiples of a number.
 ///
 /// Source: Knuth, The Art of Computer Programming, vol. 3, section 6.4, Fibonacci hashing.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// Number of candidate steps: more than the possible number of consecutive numbers that all share a
-/// divisor with a number below 2^64.
+/// Number of candidate steps: more than the longest run of consecutive numbers that all share a
+/// divisor with some number below 2^64.
 const STEPS_TRIED: u64 = 128;
 
-/// Distance from 1 below which an exponent counts as 1, because the general formula loses
-/// precision.
+/// An exponent closer to 1 than this is treated as 1, because the general formula loses precision.
 const NEAR_ONE: f64 = 1e-9;
 
 /// A Zipf distribution over records numbered from 0.
 pub(super) struct Zipf {
     ranks: rand_distr::Zipf<f64>,
     records: u64,
-    /// Distance from the record of one rank to the record of the next; coprime to `records`, so
-    /// that every record has a rank.
+    /// Distance between the records of two consecutive ranks; coprime to `records`, so that every
+    /// record has a rank.
     step: u64,
 }
 
 impl Zipf {
-    /// Returns the distribution over `records` records, at least one, with the exponent `theta`
-    /// above 0: rank r has the probability r^-theta divided by the sum of all.
+    /// Returns the distribution over `records` records, at least one, with the exponent `theta`,
+    /// which must be above 0. Rank r has the probability r^-theta divided by the sum over all
+    /// ranks.
     pub(super) fn new(records: u64, theta: f64) -> Self {
         let theta = if (theta - 1.0).abs() < NEAR_ONE { 1.0 } else { theta };
         let ranks = rand_distr::Zipf::new(records as f64, theta);
@@ -50,14 +52,14 @@ impl Zipf {
         self.record(rank)
     }
 
-    /// Returns the record of a rank, from 1 on.
+    /// Returns the record of a rank; ranks start at 1.
     fn record(&self, rank: u64) -> u64 {
         (u128::from(rank - 1) * u128::from(self.step) % u128::from(self.records)) as u64
     }
 }
 
-/// Returns the largest quotient of Euclid's algorithm, or `None` if the numbers share a divisor.
-/// The smaller it is, the further apart are the multiples of `step` modulo `records`.
+/// Returns the largest quotient in Euclid's algorithm, or `None` if the numbers share a divisor. A
+/// smaller quotient means that the multiples of `step` modulo `records` are further apart.
 ///
 /// Source: the three-distance theorem (Sos, 1958).
 fn largest_quotient(step: u64, records: u64) -> Option<u64> {
@@ -71,8 +73,9 @@ fn largest_quotient(step: u64, records: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: records are drawn according to the law, every record has a rank, and hot records are
-    //! not adjacent. Method: count draws against the law's own sum; list whole spans.
+    //! Goal: records follow the distribution, every record has a rank, and hot records are not
+    //! adjacent. Method: draws are counted and compared with the distribution's own sum; whole
+    //! spans are listed.
     use super::*;
     use pumice_drive::base::seed::random;
 
@@ -91,7 +94,7 @@ mod tests {
                 let share = (rank as f64).powf(-theta) / sum;
                 let wanted = f64::from(DRAWS) * share;
                 let found = f64::from(counts[zipf.record(rank) as usize]);
-                // Five deviations.
+                // Five standard deviations.
                 assert!(
                     (found - wanted).abs() < 5.0 * wanted.sqrt(),
                     "{theta}: rank {rank} was drawn {found} times, not {wanted}"
@@ -118,7 +121,7 @@ mod tests {
             let mut hot: Vec<_> = (1..=100).map(|rank| zipf.record(rank)).collect();
             hot.sort_unstable();
             let nearest = hot.windows(2).map(|pair| pair[1] - pair[0]).min();
-            // With even spacing, they would be a hundredth of the span apart.
+            // With even spacing, they would be 1/100 of the span apart.
             assert!(nearest > Some(records / 300), "{records} records: {nearest:?}");
         }
     }

@@ -1,5 +1,5 @@
-//! The tests that a `[[test]]` of a preset describes: one for each combination of its records,
-//! depths and spans.
+//! The tests described by a `[[test]]` of a preset: one for each combination of its records, depths
+//! and spans.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::workload::{Access, Ends, Operation, TESTS_MAX, Test, Workload, parse_span};
 use pumice_drive::base::units::format_size_exact;
 
-/// One kind of requests of a mix.
+/// One kind of requests in a mix.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct AccessText {
@@ -22,7 +22,7 @@ pub(super) struct AccessText {
     reads: String,
     #[serde(default = "all")]
     random: String,
-    /// Alignment of random offsets; a request's own size if absent.
+    /// Alignment of random offsets; if absent, the request size.
     align: Option<String>,
     #[serde(default = "one")]
     burst: u32,
@@ -41,8 +41,8 @@ fn one() -> u32 {
 impl Preset {
     pub(super) fn tests(&self, changes: &Changes) -> Result<Vec<Test>> {
         let mut tests = Vec::new();
-        // A name such as "4K QD32 write" contains changed parameters, and no longer describes the
-        // test.
+        // A name such as "4K QD32 write" contains parameters. If these have changed, the name no
+        // longer describes the test.
         let is_changed = !changes.records.is_empty() || changes.depth.is_some();
         let is_true = |name: &&str| !is_changed || !name.contains(|c: char| c.is_ascii_digit());
         for text in &self.tests {
@@ -78,7 +78,7 @@ impl Preset {
         Ok(tests)
     }
 
-    /// Returns the places of a test: every combination of its spans, depths and records.
+    /// Returns all combinations of a test's spans, depths and records.
     fn sweep(&self, text: &TestText, changes: &Changes) -> Result<Sweep> {
         let (own, common) = (&text.own, &self.common);
         let sizes = text.mix.iter().map(|access| bytes(&access.size));
@@ -94,7 +94,8 @@ impl Preset {
             return Err(invalid(format!("test {} has no record size", text.operation.name())));
         }
         let depths = match (changes.depth, own.depth, &own.depths) {
-            // Some operations have one request in flight, some also only one thread.
+            // Some operations support only one request in flight, some of them also only one
+            // thread.
             _ if text.operation.is_stdio() || text.operation.is_serial() => vec![1],
             (Some(depth), ..) | (None, Some(depth), None) => vec![depth],
             (None, _, Some(depths)) => depths.clone(),
@@ -136,7 +137,7 @@ impl Preset {
         let seconds = if quick { seconds.min(QUICK_SECONDS) } else { seconds };
         let shift = own.shift.as_deref().or(common.shift.as_deref()).unwrap_or("0");
         let reads = own.reads.or(common.reads.clone());
-        // A record from the command line replaces the mix.
+        // A record size from the command line replaces the mix.
         let mix: Vec<_> = match changes.records.is_empty() {
             true => text.mix.iter().map(access).collect::<Result<_>>()?,
             false => Vec::new(),
@@ -175,7 +176,7 @@ impl Preset {
     }
 }
 
-/// One combination of a test's sweep.
+/// One combination in a test's sweep.
 struct Place {
     record_bytes: u64,
     depth: u32,
@@ -185,7 +186,7 @@ struct Place {
 /// The combinations of a test.
 struct Sweep {
     places: Vec<Place>,
-    /// Whether there are several records, depths and spans.
+    /// Whether there are several records, depths and spans, respectively.
     several: [bool; 3],
 }
 
@@ -211,8 +212,8 @@ impl Sweep {
     }
 }
 
-/// Returns the bytes of a span. A span of the whole target is not shortened: it is not filled,
-/// however long reading takes.
+/// Returns the size of a span in bytes. A span of the whole target is not shortened: it is not
+/// filled, regardless of how long it takes to read.
 fn span(text: &str, changes: &Changes) -> Result<u64> {
     let text = match (text, changes.whole_bytes) {
         (WHOLE, Some(whole_bytes)) => return Ok(whole_bytes),

@@ -1,6 +1,6 @@
-//! Goal: a run follows its workload to the byte, and measures all of it; targets are protected.
-//! Method: real files in a temporary folder, read back and compared with the payload; a drive in
-//! this process.
+//! Goal: a run follows its workload exactly, and measures all of it; targets are protected. Method:
+//! real files in a temporary folder, read back and compared with the payload; a drive in this
+//! process.
 
 mod nbd;
 mod trace;
@@ -53,7 +53,7 @@ fn file(folder: &Path) -> Location {
     location
 }
 
-/// Returns the units of 4 KiB with which a stream begins.
+/// Returns the first 4 KiB units of a stream.
 fn units(run: &RunSpec, stream: u64, count: u64) -> Vec<Vec<u8>> {
     let stream = run.payload.stream(stream);
     let unit = |number| {
@@ -75,8 +75,7 @@ fn a_write_writes_the_payload_and_counts_it() {
     assert_eq!(sample.latency.count(), RECORDS);
     assert_eq!(sample.intervals.iter().map(|one| one.operations).sum::<u64>(), RECORDS);
     assert!(sample.seconds > 0.0 && sample.generation_share > 0.0);
-    // The record of a task's data depends on the order of the tasks: the units are compared as
-    // sets.
+    // The data of each record depends on the order of the tasks, so the units are compared as sets.
     let written = fs::read(location.path().unwrap()).unwrap();
     let mut found: Vec<_> = written.chunks(4096).map(<[u8]>::to_vec).collect();
     let mut wanted = units(&run, 10, RECORDS * RECORD / 4096);
@@ -178,7 +177,7 @@ fn a_drive_in_this_process_is_a_target() {
     drop(medium);
     let location = Location::Drive(path);
     assert_eq!(location.prepare(9 << 20, true).unwrap_err().kind(), ErrorKind::InvalidInput);
-    // The target holds no data yet.
+    // The target does not contain data yet.
     location.prepare(RECORDS * RECORD, false).unwrap();
     for operation in [Operation::Write, Operation::Read, Operation::Trim, Operation::Copy] {
         let sample = go(&location, &run(workload(operation))).unwrap();

@@ -1,6 +1,6 @@
-//! Goal: an export is measured like any other target, and an export that holds data is protected.
-//! Method: our own server over a disk in memory that records its requests, on a thread of its own
-//! like a real server; for an export without optional features, a thread plays the server.
+//! Goal: an export is measured like any other target, and an export that contains data is
+//! protected. Method: our own server with a disk in memory that records its requests, running on a
+//! separate thread; for an export without optional features, a thread acts as the server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,7 +17,7 @@ use pumice_nbd::{Export, Options as ServerOptions, Server};
 
 const DISK_BYTES: usize = 8 << 20;
 
-/// The content and the requests of the server's disk; changes as name, offset and length.
+/// The contents of the server's disk, and its changes as name, offset and length.
 #[derive(Default)]
 struct Content {
     bytes: Vec<u8>,
@@ -106,7 +106,7 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// A server that ends when this is dropped.
+/// A server that stops when this is dropped.
 struct Served {
     location: Location,
     stop: Option<UnixStream>,
@@ -207,8 +207,8 @@ fn an_export_that_holds_something_is_not_overwritten() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
 }
 
-/// Serves an oldstyle export that can neither flush nor trim, until its client leaves: a request
-/// that it did not offer fails the test.
+/// Serves an oldstyle export that can neither flush nor trim, until its client disconnects. A
+/// request that the export does not support fails the test.
 fn bare_export(mut socket: UnixStream) {
     socket.write_all(b"NBDMAGICIHAVEOPT\0\0").unwrap();
     // The client's flags; an option's magic, number and length; the name.

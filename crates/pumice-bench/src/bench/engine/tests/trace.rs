@@ -1,6 +1,6 @@
-//! Goal: a target receives exactly the requests of the workload, at exactly its depth, and times
-//! are those of the requests alone. Method: a target that records its requests and answers in
-//! virtual time, where a millisecond is a millisecond.
+//! Goal: a target receives exactly the requests of the workload, at exactly its depth, and only the
+//! requests are timed. Method: a target that records its requests and completes them in virtual
+//! time, where durations are exact.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pumice_drive::base::AlignedBuffer;
 
 const MS: u64 = 1_000_000;
 
-/// The times that a target takes for a request and for a flush.
+/// The durations of a target's requests and flushes.
 #[derive(Clone, Copy)]
 struct Pace {
     request_ns: u64,
@@ -21,14 +21,14 @@ const PACE: Pace = Pace { request_ns: MS, flush_ns: 10 * MS };
 
 #[derive(Default)]
 struct Seen {
-    /// Name, offset and length of the requests, in the order in which they began.
+    /// Name, offset and length of each request, in start order.
     calls: Vec<(&'static str, u64, u64)>,
     now: u32,
     /// Maximum number of requests in flight.
     most: u32,
 }
 
-/// Fails at the request with this number.
+/// Number of the request that fails.
 struct Traced {
     runtime: Runtime,
     pace: Pace,
@@ -143,7 +143,7 @@ fn timed_operations_stay_in_the_span_as_long_as_asked() {
         let ending = if operation.writes() { 2 } else { 1 };
         let (requests, end) = seen.calls.split_at(seen.calls.len() - ending);
         assert_eq!(end[ending - 1].0, "close");
-        // 50 ms, one or four at a time.
+        // Total of 50 ms, with one or four requests at a time.
         let count = 50 * depth as usize;
         let counted = sample.unwrap().operations as usize;
         assert_eq!((requests.len(), counted), (count, count), "{operation:?}");
@@ -214,7 +214,7 @@ fn a_failure_ends_the_run_and_is_its_result() {
     }
 }
 
-/// Answers immediately, without ever yielding the thread.
+/// A target that completes requests immediately, without yielding the thread.
 struct Immediate;
 
 impl Target for Immediate {
@@ -274,7 +274,7 @@ fn a_mix_asks_for_every_size_and_pauses_between_bursts() {
     assert!(writes.iter().all(|(offset, len)| *len == RECORD && offset.is_multiple_of(RECORD)));
     let (read, written) = (reads.len() as u64 * 512, writes.len() as u64 * RECORD);
     assert_eq!((sample.host_bytes, sample.written_bytes), (read + written, written));
-    // 50 ms: five requests of a millisecond, then ten of pause.
+    // Total of 50 ms: five requests of one millisecond, each followed by a pause of ten.
     mixed.mix.iter_mut().for_each(|access| access.pause_ms = 10);
     let (sample, _) = traced(mixed, None);
     assert_eq!(sample.unwrap().operations, 20);

@@ -1,4 +1,4 @@
-//! The block devices below a target, down to the hardware: their properties and their counters.
+//! The block devices below a target, down to the hardware, with their properties and counters.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,16 +14,16 @@ use pumice_drive::base::units::format_size;
 /// Source: Linux, Documentation/block/stat.rst.
 const STAT_SECTOR_BYTES: u64 = 512;
 
-/// Maximum number of devices of a stack, and of those on top of each other.
+/// Maximum number of devices in a stack, and maximum depth of the stack.
 const LAYERS_MAX: usize = 64;
 const DEPTH_MAX: usize = 16;
 
 /// The block devices below a file or device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// From the devices of the target down to the hardware; each level without repetitions.
+    /// From the devices of the target down to the hardware. No level has duplicates.
     levels: Vec<Vec<Layer>>,
-    /// Devices with none below.
+    /// Devices without a device below them.
     bottoms: Vec<Layer>,
     /// Whether smartctl reports the bytes written.
     has_smart: bool,
@@ -31,7 +31,7 @@ pub struct Device {
 
 impl Device {
     /// Returns the devices below a file or device; `None` if there are none, as in memory or on a
-    /// network.
+    /// network file system.
     pub fn of(path: &Path) -> Option<Self> {
         Self::found(&Files::host(), path)
     }
@@ -62,17 +62,18 @@ impl Device {
         Some(device)
     }
 
-    /// Returns the name of the device of the target, such as `nvme0n1`; several are joined.
+    /// Returns the name of the target's device, such as `nvme0n1`, or the joined names of several
+    /// devices.
     pub fn name(&self) -> String {
         names(&self.levels[0], Layer::name)
     }
 
-    /// Returns the devices with none below, which are hardware or equivalent.
+    /// Returns the devices without a device below them, which are hardware or equivalent.
     pub(super) fn bottoms(&self) -> &[Layer] {
         &self.bottoms
     }
 
-    /// Returns the counters since the start of the target's devices.
+    /// Returns the counters of the target's devices since their start.
     pub fn bytes(&self) -> Option<DeviceBytes> {
         let mut sum = DeviceBytes { read: 0, written: 0, discarded: 0, smart_written: None };
         for layer in &self.levels[0] {
@@ -85,7 +86,7 @@ impl Device {
         Some(sum)
     }
 
-    /// Returns the bytes written over the lifetime of the hardware, as it reports them.
+    /// Returns the bytes written over the lifetime of the hardware, as reported by the hardware.
     fn smart_written(&self) -> Option<u64> {
         let of = |layer: &Layer| {
             let mut command = Command::new("smartctl");
@@ -97,7 +98,7 @@ impl Device {
         written?.into_iter().try_fold(0u64, u64::checked_add)
     }
 
-    /// Adds the stack of devices, and the properties that each of them reports.
+    /// Adds the stack of devices, and the properties of each.
     pub(super) fn describe(&self, facts: &mut Facts) {
         facts.add("device", Some(self.name()));
         let stack: Vec<String> =
@@ -130,7 +131,8 @@ impl Device {
         all("device write cache", &|layer| layer.text("queue/write_cache"));
     }
 
-    /// Returns a fact of all devices: once if they agree, otherwise with their names.
+    /// Returns a property of all devices: one value if they agree, otherwise each value with its
+    /// device's name.
     fn each(&self, value: &dyn Fn(&Layer) -> Option<String>) -> Option<String> {
         let layers: Vec<&Layer> = self.levels.iter().flatten().collect();
         let values: Vec<(String, String)> =
@@ -148,16 +150,16 @@ fn names(layers: &[Layer], name: fn(&Layer) -> String) -> String {
     layers.iter().map(name).collect::<Vec<_>>().join("+")
 }
 
-/// Returns the maker, if it is a name and not a number, and the model.
+/// Returns the model, preceded by the vendor if that is a name and not a number.
 fn model(layer: &Layer) -> Option<String> {
     let model = layer.text("device/model")?;
     let maker = layer.text("device/vendor").filter(|maker| !maker.starts_with("0x"));
-    // The maker that the SCSI layer names for every ATA disk.
+    // The SCSI layer reports this vendor for every ATA disk.
     let maker = maker.filter(|maker| maker != "ATA");
     Some(maker.map_or(model.clone(), |maker| format!("{maker} {model}")))
 }
 
-/// Returns speed and width of the bus: of the nearest PCIe device, or of the SATA link.
+/// Returns the speed and width of the bus: the nearest PCIe device or the SATA link.
 fn link(layer: &Layer) -> Option<String> {
     for folder in layer.folder().ancestors() {
         if let Some(speed) = text(&folder.join("current_link_speed")) {
@@ -187,10 +189,11 @@ fn counted(stat: &str) -> Option<DeviceBytes> {
     })
 }
 
-/// Returns the bytes written to a device, from smartctl's JSON.
+/// Returns the number of bytes written to a device, from smartctl's JSON output.
 ///
 /// Source: NVMe base specification, SMART/health information log, data units written: thousands of
-/// 512 bytes. ATA has no standard; only an attribute named after LBAs is used.
+/// 512 bytes. ATA has no standard; this function uses only an attribute with a name that mentions
+/// LBAs.
 fn smart_written(answer: &serde_json::Value) -> Option<u64> {
     let units = answer.pointer("/nvme_smart_health_information_log/data_units_written");
     if let Some(units) = units.and_then(serde_json::Value::as_u64) {
@@ -219,7 +222,7 @@ impl DeviceBytes {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: counters are read as the kernel and smartctl write them.
+    //! Goal: counters are parsed in the formats of the kernel and of smartctl.
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! One block device of the kernel, and its component devices.
 //!
-//! A partition stands for its whole disk, which has the queue and the counters.
+//! A partition is represented by its whole disk, which has the queue and the counters.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -10,17 +10,17 @@ use super::existing;
 use super::files::{Files, entries, text};
 use super::mount::Mount;
 
-/// Maximum number of overlays on each other.
+/// Maximum depth of stacked overlays.
 const OVERLAYS_MAX: u32 = 8;
 
-/// A block device: its folder in sysfs.
+/// A block device, represented by its folder in sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layer {
     folder: PathBuf,
 }
 
-/// Returns the devices of a file, or of a device's path: several for a file system on several
-/// devices, none in memory and on a network.
+/// Returns the devices of a file or of a device path. A file system on several devices has several;
+/// one in memory or on a network has none.
 pub(super) fn tops(files: &Files, path: &Path) -> Vec<Layer> {
     let mut path = path.to_owned();
     for _ in 0..OVERLAYS_MAX {
@@ -33,7 +33,7 @@ pub(super) fn tops(files: &Files, path: &Path) -> Vec<Layer> {
         if let Some(layer) = Layer::numbered(files, major, minor) {
             return vec![layer];
         }
-        // Some file systems, such as btrfs, have device numbers of their own.
+        // Some file systems, such as btrfs, use their own device numbers.
         let Some(mount) = Mount::of(files, &path).filter(|_| !is_device) else { break };
         match mount.upper() {
             Some(upper) => path = upper,
@@ -43,8 +43,8 @@ pub(super) fn tops(files: &Files, path: &Path) -> Vec<Layer> {
     Vec::new()
 }
 
-/// Returns the devices of a mount's source: all devices of a btrfs, or the devices that the source
-/// names.
+/// Returns the devices of a mount's source: all devices of a btrfs, or the devices named by the
+/// source.
 fn mounted(files: &Files, source: &str) -> Vec<Layer> {
     let named = |place: &str| {
         let device = fs::canonicalize(files.path(place)).ok()?;
@@ -74,7 +74,7 @@ impl Layer {
         Self::whole(&files.path(format!("/sys/class/block/{name}")))
     }
 
-    /// Returns the device of a folder, or the whole disk if the folder is a partition.
+    /// Returns the device of a folder. The folder of a partition returns the whole disk.
     fn whole(path: &Path) -> Option<Self> {
         let folder = fs::canonicalize(path).ok()?;
         let is_part = folder.join("partition").exists();
@@ -107,7 +107,7 @@ impl Layer {
         below
     }
 
-    /// Returns the name with what the device is made of: `loop0 (file /srv/disk.img)`,
+    /// Returns the name with the backing of the device: `loop0 (file /srv/disk.img)`,
     /// `dm-0 (vault, CRYPT)`, `md0 (raid1)`, `nbd0 (process 12)`, `zram0 (lz4)`.
     pub(super) fn title(&self) -> String {
         let name = self.name();
@@ -126,7 +126,8 @@ impl Layer {
     }
 }
 
-/// Returns the word in brackets, by which the kernel marks a choice; all words without brackets.
+/// Returns the word in brackets, which marks the selected choice in the kernel's files; all words
+/// if there are no brackets.
 pub(super) fn chosen(text: &str) -> String {
     let inside = |text: &str| Some(text.split_once('[')?.1.split_once(']')?.0.to_owned());
     inside(text).unwrap_or_else(|| text.to_owned())

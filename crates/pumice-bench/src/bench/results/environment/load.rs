@@ -1,5 +1,5 @@
-//! The load of a machine during a run in addition to the bench: the processors used by other
-//! programs, the time that tasks waited for one, and the temperature.
+//! The load on a machine during a run that the bench did not cause: the processors used by other
+//! programs, the time that tasks waited for a processor, and the temperature.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use super::device::Device;
 use super::files::{Files, entries, number, text};
 use super::machine::processor_mhz;
 
-/// Names of temperature sensors of processors.
+/// Names of processor temperature sensors.
 ///
 /// Source: Linux, drivers/hwmon and drivers/thermal.
 const PROCESSOR_SENSORS: [&str; 6] =
@@ -25,18 +25,18 @@ const STAT_FIELDS: usize = 8;
 const STAT_IDLE: [usize; 2] = [3, 4];
 const STAT_STEAL: usize = 7;
 
-/// The load of the machine during a run in addition to the bench.
+/// Load on the machine during a run that the bench did not cause.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineLoad {
-    /// Processors that the machine has.
+    /// Number of processors in the machine.
     pub processors: f64,
-    /// Processors busy with other work than the bench, on average: other programs, the kernel's
-    /// threads, and the target's server.
+    /// Average number of processors that were busy with work other than the bench: other programs,
+    /// the kernel's threads, and the target's server.
     pub others_processors: f64,
-    /// Processors that the hypervisor took away, on average.
+    /// Average number of processors that the hypervisor withheld.
     pub stolen_processors: f64,
-    /// Share of the time in which a task waited for a processor, 0 to 1; absent if the kernel does
-    /// not report it (PSI).
+    /// Share of the time during which a task waited for a processor, 0 to 1; absent if the kernel
+    /// does not report it (PSI).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_pressure: Option<f64>,
     /// Mean frequency of the processors at the end of the run; absent if unknown.
@@ -45,7 +45,7 @@ pub struct MachineLoad {
     /// Highest temperature of the processor at the end of the run; absent without a sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_celsius: Option<f64>,
-    /// Number of times the processor was slowed down because of its temperature; absent if not
+    /// Number of times the processor was throttled because of its temperature; absent if not
     /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_throttles: Option<u64>,
@@ -53,22 +53,22 @@ pub struct MachineLoad {
     /// sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_celsius: Option<f64>,
-    /// The temperature from which the target's hardware warns; absent if it reports none.
+    /// Warning temperature of the target's hardware; absent if the hardware reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_celsius_limit: Option<f64>,
 }
 
-/// Counters of the machine, and the places of its sensors.
+/// Counters of the machine, and the paths of its sensors.
 #[derive(Clone, Debug)]
 pub struct Gauges {
     files: Files,
-    /// Files with thousandths of a degree.
+    /// Files that contain thousandths of a degree.
     processor: Vec<PathBuf>,
     device: Vec<PathBuf>,
     throttles: Vec<PathBuf>,
 }
 
-/// The machine's counters at a moment.
+/// The machine's counters at one point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     seconds: f64,
@@ -80,7 +80,7 @@ pub struct Moment {
 }
 
 impl Gauges {
-    /// Returns the gauges of this machine, and of the hardware of a target.
+    /// Returns the gauges of this machine and of a target's hardware.
     pub fn new(device: Option<&Device>) -> Self {
         Self::found(Files::host(), device)
     }
@@ -113,7 +113,7 @@ impl Gauges {
         Self { files, processor, device: of_device, throttles }
     }
 
-    /// Returns the present counters; `None` if the kernel does not report them.
+    /// Returns the current counters; `None` if the kernel does not report them.
     pub fn now(&self) -> Option<Moment> {
         let stat = self.files.text("/proc/stat")?;
         let (ticks, processors) = ticks(&stat)?;
@@ -146,21 +146,22 @@ impl Gauges {
     }
 }
 
-/// Returns whether a file of a sensor contains a temperature.
+/// Returns whether a sensor file contains a temperature.
 fn is_input(path: &std::path::Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.starts_with("temp") && name.ends_with("_input")
 }
 
-/// Returns the file with the limit of a sensor: `temp1_max` of `temp1_input`.
+/// Returns the file with a sensor's limit: `temp1_max` for `temp1_input`.
 fn limit_of(path: &std::path::Path) -> PathBuf {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     path.with_file_name(name.replace("_input", "_max"))
 }
 
-/// Returns degrees from a file with thousandths, if they are plausible for a machine.
+/// Returns the temperature from a file in thousandths of a degree, if it is plausible for a
+/// machine.
 fn celsius(path: &std::path::Path) -> Option<f64> {
-    // A sensor that is not connected reports values far outside.
+    // A disconnected sensor reports values far outside this range.
     number(path).map(|thousandths| thousandths / 1e3).filter(|it| (-50.0..=150.0).contains(it))
 }
 
@@ -178,7 +179,7 @@ fn ticks(stat: &str) -> Option<([u64; STAT_FIELDS], f64)> {
     Some((ticks, stat.lines().filter(is_one).count() as f64))
 }
 
-/// Returns the microseconds in which some task waited for a processor.
+/// Returns the microseconds during which any task waited for a processor.
 ///
 /// Source: Linux, Documentation/accounting/psi.rst.
 fn pressure_us(text: &str) -> Option<f64> {
@@ -218,7 +219,7 @@ fn load(earlier: &Moment, now: &Moment) -> Option<MachineLoad> {
     })
 }
 
-/// Rounds to thousandths: ticks have no finer resolution.
+/// Rounds to thousandths, because ticks have no finer resolution.
 fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -230,7 +231,7 @@ fn seconds(clock: ClockId) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the use of other programs is the rest of the machine's ticks.
+    //! Goal: the share of other programs is the remainder of the machine's ticks.
     use super::*;
 
     fn moment(seconds: f64, own_seconds: f64, stat: &str, pressure: &str) -> Moment {
@@ -247,7 +248,7 @@ mod tests {
             "cpu  100 0 100 700 50 0 0 0 0 0\ncpu0 1\ncpu1 1\nintr 5",
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull total=0",
         );
-        // Two seconds of two processors: 400 ticks, 200 of them idle and 40 stolen.
+        // Two seconds on two processors: 400 ticks, of which 200 are idle and 40 stolen.
         let mut now = moment(
             12.0,
             1.6,
@@ -256,7 +257,7 @@ mod tests {
         );
         now.throttles = Some(5);
         let load = load(&earlier, &now).expect("time has passed");
-        // 160 of 400 ticks are 0.8 of two processors; the bench used 0.3.
+        // 160 of 400 ticks correspond to 0.8 of two processors; the bench used 0.3.
         assert_eq!((load.processors, load.others_processors), (2.0, 0.5));
         assert_eq!((load.stolen_processors, load.processor_pressure), (0.2, Some(0.25)));
         assert_eq!(load.processor_throttles, Some(2));
@@ -268,7 +269,7 @@ mod tests {
     fn this_machine_is_measured() {
         let gauges = Gauges::new(None);
         let before = gauges.now();
-        // The clock of ticks advances a hundred times a second.
+        // The tick counter advances a hundred times per second.
         let begun = seconds(ClockId::Monotonic);
         while seconds(ClockId::Monotonic) - begun < 0.1 {}
         let load = gauges.since(before).expect("Linux has /proc/stat");

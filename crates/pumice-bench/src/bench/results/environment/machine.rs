@@ -5,7 +5,7 @@ use super::files::{Files, number};
 use crate::workload::memory_of;
 use pumice_drive::base::units::format_size;
 
-/// The folder of the processor that represents all.
+/// The folder of the processor that represents all processors.
 const CPU0: &str = "/sys/devices/system/cpu/cpu0/cpufreq";
 
 /// Adds the facts about the machine.
@@ -27,7 +27,7 @@ pub(super) fn describe(files: &Files, facts: &mut Facts) {
     facts.add("program", Some(format!("pumice {}", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Returns the bytes of memory.
+/// Returns the memory size in bytes.
 pub(super) fn memory_bytes(files: &Files) -> Option<u64> {
     memory_of(&files.text("/proc/meminfo")?)
 }
@@ -45,7 +45,7 @@ fn distribution(files: &Files) -> Option<String> {
     field("PRETTY_NAME=").or_else(|| field("NAME="))
 }
 
-/// Returns the maker and model, and whether the machine is virtual.
+/// Returns the vendor and model, and whether the machine is virtual.
 fn machine(files: &Files) -> Option<String> {
     let field = |name: &str| files.text(format!("/sys/class/dmi/id/{name}"));
     let words: Vec<String> =
@@ -87,14 +87,14 @@ fn turbo(files: &Files) -> Option<String> {
     Some(if is_on { "on" } else { "off" }.to_owned())
 }
 
-/// Returns the load averages of the last minute and the last five.
+/// Returns the load averages over one minute and five minutes.
 fn load(files: &Files) -> Option<String> {
     let text = files.text("/proc/loadavg")?;
     let mut averages = text.split_whitespace();
     Some(format!("{} (1 min), {} (5 min)", averages.next()?, averages.next()?))
 }
 
-/// Returns the mean frequency of all processors in MHz, at this moment.
+/// Returns the current mean frequency of all processors in MHz.
 pub(super) fn processor_mhz(files: &Files) -> Option<f64> {
     let policies = files.entries("/sys/devices/system/cpu/cpufreq");
     let current = |policy: &std::path::PathBuf| number(&policy.join("scaling_cur_freq"));

@@ -8,8 +8,8 @@
 //! load      the load of the machine during a run in addition to the bench
 //! ```
 //!
-//! The facts come from the kernel's files and from the drive itself. Facts that cannot be read are
-//! omitted, never guessed. Names of facts are part of the format of results: docs/results.md.
+//! The facts are read from the kernel's files and from the drive itself. Facts that cannot be read
+//! are omitted, never guessed. The names of facts are part of the result format: docs/results.md.
 
 mod device;
 mod files;
@@ -38,7 +38,7 @@ use pumice_sim::profile::Profile;
 struct Facts(Vec<(String, String)>);
 
 impl Facts {
-    /// Adds a fact that is known.
+    /// Adds a fact, if it is known.
     fn add(&mut self, name: &str, value: Option<String>) {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             self.0.push((name.to_owned(), value));
@@ -55,7 +55,7 @@ fn facts(files: &Files, path: Option<&Path>) -> Vec<(String, String)> {
     let mut facts = Facts::default();
     machine::describe(files, &mut facts);
     if let Some(path) = path {
-        // The file system of a device node is unrelated to the device.
+        // The file system that contains a device node is unrelated to the device.
         if let Some(mount) = Mount::of(files, path).filter(|_| !is_device(path)) {
             mount.describe(path, &mut facts);
         }
@@ -102,8 +102,8 @@ fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Returns the nearest existing ancestor of a path: a file that does not exist yet is in its
-/// folder.
+/// Returns the nearest existing ancestor of a path. A file that does not exist yet will be created
+/// in that folder.
 fn existing(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find_map(|path| fs::canonicalize(path).ok())

@@ -1,4 +1,4 @@
-//! The file system of a path: its kind, options and fill.
+//! The file system of a path: its type, options and fill level.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ use pumice_drive::base::units::format_size;
 
 /// A mounted file system.
 pub(super) struct Mount {
-    /// Kind, such as `ext4`.
+    /// Type, such as `ext4`.
     pub(super) kind: String,
-    /// The mounted source: a device in most cases.
+    /// The mounted source, which is a device in most cases.
     pub(super) source: String,
-    /// Options of the mount and of the file system.
+    /// Mount options and file system options.
     pub(super) options: String,
 }
 
@@ -23,8 +23,8 @@ impl Mount {
     pub(super) fn of(files: &Files, path: &Path) -> Option<Self> {
         let path = existing(path)?;
         let mounts = files.text("/proc/self/mountinfo")?;
-        // If several mounts have the longest mount point, the last one counts: it covers the
-        // earlier ones.
+        // If several mounts have the longest mount point, the last one is used, because it covers
+        // the earlier ones.
         let mut best: Option<(usize, Self)> = None;
         for line in mounts.lines() {
             let Some((place, mount)) = parsed(line) else { continue };
@@ -36,14 +36,14 @@ impl Mount {
         best.map(|(_, mount)| mount)
     }
 
-    /// Returns the folder that holds new files of an overlay.
+    /// Returns the folder in which an overlay stores new files.
     pub(super) fn upper(&self) -> Option<PathBuf> {
         let is_overlay = self.kind == "overlay";
         let mut options = self.options.split(',').filter(|_| is_overlay);
         options.find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from)
     }
 
-    /// Adds kind, options, size and fill. `path` is on the file system.
+    /// Adds the type, options, size and fill level. `path` must be on the file system.
     pub(super) fn describe(&self, path: &Path, facts: &mut Facts) {
         facts.add("file system", Some(format!("{} on {}", self.kind, self.source)));
         facts.add("mount options", Some(self.options.clone()));
@@ -58,7 +58,7 @@ impl Mount {
     }
 }
 
-/// Returns mount point and file system of a line of mountinfo.
+/// Parses the mount point and file system from a line of mountinfo.
 fn parsed(line: &str) -> Option<(String, Mount)> {
     let (front, back) = line.split_once(" - ")?;
     let mut front = front.split(' ').skip(4);
@@ -77,7 +77,7 @@ fn unescaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: mounts are read as the kernel writes them.
+    //! Goal: mounts are parsed in the kernel's format.
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
-//! Goal: facts come from their stated sources, for any device of the target.
+//! Goal: facts are read from their documented sources, for any device of the target.
 //!
-//! Method: this machine, and folders with the files of other machines: an NVMe drive below btrfs, a
-//! loop device, an encrypted volume on two SATA disks, sensors.
+//! Method: this machine, and folders that contain the files of other machines: an NVMe drive below
+//! btrfs, a loop device, an encrypted volume on two SATA disks, sensors.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -11,14 +11,14 @@ use std::path::Path;
 use super::layer::Layer;
 use super::*;
 
-/// The place of the tests' disks in sysfs.
+/// The sysfs path of the tests' disks.
 const NVME: &str = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1";
 const SDA: &str = "sys/devices/pci0000:00/0000:00:17.0/ata3/host2/target2:0:0/2:0:0:0/block/sda";
 const SDB: &str = "sys/devices/pci0000:00/0000:00:17.0/ata4/host3/target3:0:0/3:0:0:0/block/sdb";
 const MAPPED: &str = "sys/devices/virtual/block/dm-0";
 const LOOP: &str = "sys/devices/virtual/block/loop3";
 
-/// A folder with files of a machine.
+/// A folder with the files of a machine.
 struct Machine(tempfile::TempDir);
 
 impl Machine {
@@ -40,14 +40,14 @@ impl Machine {
         fs::write(path, text).expect("written");
     }
 
-    /// Creates a symbolic link from one place in the folder to another.
+    /// Creates a symbolic link from one path in the folder to another.
     fn link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) {
         let (from, to) = (self.root().join(from), self.root().join(to));
         fs::create_dir_all(from.parent().expect("a folder")).expect("created");
         symlink(to, from).expect("linked");
     }
 
-    /// Creates a disk with a first partition; both have a node in /dev.
+    /// Creates a disk with one partition; each has a node in /dev.
     fn disk(&self, place: &str, model: &str, sectors: u64) {
         let name = place.rsplit('/').next().expect("a name");
         let part = if name.starts_with("nvme") { format!("{name}p1") } else { format!("{name}1") };
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// Places the device of the tests' files at `place`.
+    /// Makes `place` the device of the tests' files.
     fn is_on(&self, place: &str) {
         let number = fs::metadata(self.root()).expect("a folder").st_dev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
@@ -75,7 +75,7 @@ impl Machine {
         self.write("proc/self/mountinfo", &line);
     }
 
-    /// Returns the facts about a file of the tests.
+    /// Returns the facts about a test file.
     fn facts(&self) -> Vec<(String, String)> {
         facts(&self.files(), Some(&self.root().join("data")))
     }
@@ -120,8 +120,8 @@ fn a_machine_is_described_by_its_files() {
     assert_eq!(fact(&facts, "memory"), None, "what cannot be read is omitted");
 }
 
-/// Guards against results on btrfs without facts about the device: its files have device numbers of
-/// their own.
+/// Guards against results on btrfs without facts about the device: its files use their own device
+/// numbers.
 #[test]
 fn the_drives_below_btrfs_are_found() {
     let machine = Machine::new();
@@ -174,7 +174,7 @@ fn the_hardware_below_mappings_and_loops_is_found() {
     assert_eq!(fact(&facts, "device stack"), Some("dm-0 (vault, CRYPT) on sda+sdb"));
     assert_eq!(fact(&facts, "device model"), Some("MX500"));
 
-    // A loop device on a file of that volume.
+    // A loop device backed by a file of that volume.
     let file = machine.root().join("disk.img");
     fs::write(&file, "").expect("written");
     machine.write(format!("{LOOP}/loop/backing_file"), file.to_str().expect("plain"));

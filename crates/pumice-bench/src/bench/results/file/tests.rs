@@ -1,4 +1,4 @@
-//! Goal: written results can be read, after any interruption, and no other file is accepted as
+//! Goal: written results can be read after any interruption, and no other file is accepted as
 //! results.
 
 use std::fs;
@@ -76,7 +76,7 @@ fn results_come_back_as_they_were() {
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
 }
 
-/// Guards against a run that is lost, or taken for complete, when a crash truncated its line.
+/// Guards against losing a run, or accepting it as complete, when a crash truncated its line.
 #[test]
 fn a_torn_last_line_is_cut_off() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -121,7 +121,7 @@ fn what_is_no_result_is_refused() {
     refused(&endless, "line 5: the line is too long");
 }
 
-/// Guards against results of several targets that are mixed up, or attributed to other targets.
+/// Guards against mixing up the results of several targets.
 #[test]
 fn targets_that_took_turns_come_back_apart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -155,7 +155,7 @@ fn targets_that_took_turns_come_back_apart() {
     refused(first_line, "the header of a target is missing");
 }
 
-/// Guards against a new version that cannot read the files of the previous version.
+/// Guards against a new version that cannot read files of the previous version.
 #[test]
 fn results_of_version_1_are_read() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,6 @@
-//! Goal: a job has the same meaning as for fio; unsupported options are refused by name, and
-//! differences are noted. Method: jobs as users write them; changes of one option at a time; a plan
-//! as a job and back.
+//! Goal: a job has the same meaning as in fio; unsupported options are refused by name, and
+//! differences are noted. Method: realistic jobs; changes of one option at a time; a plan converted
+//! to a job and back.
 
 use super::super::{Imported, import};
 use crate::bench::interop::fio_job;
@@ -48,7 +48,7 @@ fn plan(text: &str) -> Result<Plan, String> {
     preset.plan(&Changes::default()).map_err(|error| error.chain())
 }
 
-/// Returns the plan of a job with these lines.
+/// Returns the plan for a job with these lines.
 fn job(lines: &str) -> Result<Plan, String> {
     plan(&format!("[x]\nsize=64m\n{lines}\n"))
 }
@@ -149,7 +149,7 @@ fn other_options_are_where_they_belong() {
     assert!(sized.needs_span);
     let nbd = "[x]\nioengine=nbd\nuri=nbd+unix:///?socket=s\nrw=randread\niodepth=8\nsize=1m\n";
     assert_eq!(imported(nbd).unwrap().target.as_deref(), Some("nbd+unix:///?socket=s"));
-    // The last of several values counts, so a job's own take precedence over those of [global].
+    // The last of several values is used, so the options of a job take precedence over [global].
     assert_eq!(load("rw=read\nbs=4k\nbs=8k").record_bytes, 8192);
     let own = plan("[global]\nbs=4k\n[a]\nrw=read\nsize=1m\nbs=8k\n").unwrap();
     assert_eq!(own.tests[0].workload.record_bytes, 8192);
@@ -214,7 +214,7 @@ fn what_is_not_supported_is_named() {
     }
 }
 
-/// Guards against a conversion to a job and back that changes the plan.
+/// Guards against changes to the plan when it is converted to a job and back.
 #[test]
 fn a_plan_as_a_job_is_that_plan() {
     use Operation::{BackwardRead, Mixed, RandomRead, RandomWrite, Read, Trim, Write};
@@ -245,7 +245,7 @@ fn a_plan_as_a_job_is_that_plan() {
                 ..same(&workload)
             };
             assert_eq!(same(found), expected, "{text}");
-            // Operations that only read have no options for data.
+            // Read-only operations have no options for data.
             if operation.writes() && operation != Trim {
                 assert_eq!(again.levels[0].saved_percent, plan.levels[0].saved_percent);
             }
