@@ -1,15 +1,15 @@
 //! Charts as data: bars in groups, and lines. Every chart can also be printed as a table, for
 //! formats without drawings and for readers who want the numbers.
 //!
-//! Knows nothing of drawing: no colours, sizes or ticks.
+//! This module is independent of drawing: it contains no colours, sizes or ticks.
 
 use std::collections::BTreeSet;
 
 use super::number::Number;
 use super::table::{Cell, Column, Table};
 
-/// Ratio of the highest number of a chart to the lowest from which the lowest vanish on a linear
-/// axis: a bar of 1/50 is four pixels high.
+/// Ratio between the highest and the lowest number of a chart above which the lowest vanish on a
+/// linear axis: a bar of 1/50 is only four pixels high.
 const LINEAR_RATIO_MAX: f64 = 50.0;
 
 /// The mapping from numbers to positions on an axis.
@@ -18,12 +18,12 @@ pub enum Scale {
     /// Equal differences have equal distances; bars start at zero.
     #[default]
     Linear,
-    /// Equal ratios have equal distances; numbers that are not positive are not drawn.
+    /// Equal ratios have equal distances; numbers that are not positive are omitted.
     Log,
-    /// As [`Scale::Log`], with ticks at powers of two: for queue depths and sizes.
+    /// Like [`Scale::Log`], with ticks at powers of two; for queue depths and sizes.
     Doubling,
-    /// For percentiles in percent: 90, 99 and 99.9 have equal distances; 100 and more are not
-    /// drawn.
+    /// For percentiles in percent: 90, 99 and 99.9 have equal distances; values of 100 and above
+    /// are omitted.
     Percentile,
 }
 
@@ -51,7 +51,7 @@ impl Axis {
     }
 
     /// Returns the axis with a logarithmic scale if some of these numbers would vanish on a linear
-    /// one: if all are positive, and the highest is more than 50 times the lowest.
+    /// one: if all are positive and the highest is more than 50 times the lowest.
     fn fitted(self, numbers: impl Iterator<Item = f64>) -> Self {
         let finite = numbers.filter(|number| number.is_finite());
         let (low, high) = finite.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), number| {
@@ -61,7 +61,7 @@ impl Axis {
         if vanish { self.with_scale(Scale::Log) } else { self }
     }
 
-    /// Returns title and unit, and whether the scale is logarithmic: `latency, µs (log scale)`.
+    /// Returns the title and unit, and whether the scale is logarithmic: `latency, µs (log scale)`.
     pub(crate) fn heading(&self) -> String {
         let separator = if self.title.is_empty() || self.unit.is_empty() { "" } else { ", " };
         let is_log = matches!(self.scale, Scale::Log | Scale::Doubling);
@@ -73,14 +73,14 @@ impl Axis {
 /// One bar: a number, or the reason why it is missing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// Height, with the deviation as error bar; `None` if it was not measured.
+    /// Height, with its deviation as the error bar; `None` without a measurement.
     pub number: Option<Number>,
-    /// Label in place of the number; empty for the number itself.
+    /// Label that replaces the number; empty to show the number itself.
     pub label: String,
 }
 
 impl Bar {
-    /// Returns a bar without a measurement; `why` is shown in its place and may be empty.
+    /// Returns a bar without a measurement. `why` replaces the number, and may be empty.
     pub fn missing(why: impl Into<String>) -> Self {
         Self { number: None, label: why.into() }
     }
@@ -106,25 +106,25 @@ impl From<Number> for Bar {
 /// A group of bars, one for each series of the chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarGroup {
-    /// Name below the bars.
+    /// Name printed below the bars.
     pub name: String,
     /// Bars, in the order of the chart's series.
     pub bars: Vec<Bar>,
 }
 
-/// Bars in groups, with error bars where their numbers have deviations.
+/// Bars in groups, with error bars for numbers that have deviations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarChart {
     /// Title.
     pub title: String,
-    /// The kind of the groups, such as `operation`; heading of their column in tables.
+    /// The kind of the groups, such as `operation`; also the heading of their column in tables.
     pub groups_title: String,
     /// The axis of the bars' heights: linear or logarithmic.
     pub axis: Axis,
     /// Names of the series, in the order of the legend.
     pub series: Vec<String>,
-    /// Whether the groups are the ranges of a histogram: all of them are drawn side by side in the
-    /// given width, and the number of names is limited by the room for them.
+    /// Whether the groups are the ranges of a histogram. All of them are then drawn side by side in
+    /// the given width, with only as many names as fit.
     pub is_histogram: bool,
     groups: Vec<BarGroup>,
 }
@@ -153,15 +153,15 @@ impl BarChart {
         self
     }
 
-    /// Returns the chart with a logarithmic axis, named as such, if some bars would vanish on a
-    /// linear one: if all are positive, and the highest is more than 50 times the lowest.
+    /// Returns the chart with a logarithmic axis, labelled as such, if some bars would vanish on a
+    /// linear one: if all are positive and the highest is more than 50 times the lowest.
     pub fn with_fitting_scale(mut self) -> Self {
         let heights = self.groups.iter().flat_map(|group| &group.bars).filter_map(Bar::height);
         self.axis = std::mem::take(&mut self.axis).fitted(heights);
         self
     }
 
-    /// Adds a group; missing bars at the end count as not measured.
+    /// Adds a group. Missing bars at the end count as not measured.
     ///
     /// # Panics
     ///
@@ -172,12 +172,12 @@ impl BarChart {
         self.groups.push(BarGroup { name: name.into(), bars });
     }
 
-    /// Returns the groups, from left to right.
+    /// Returns the groups from left to right.
     pub fn groups(&self) -> &[BarGroup] {
         &self.groups
     }
 
-    /// Returns the numbers as a table: a row for each group, a column for each series.
+    /// Returns the numbers as a table with a row for each group and a column for each series.
     pub(crate) fn to_table(&self) -> Table {
         let series = self.series.iter().map(|name| named(name, &self.axis));
         let first = Column::left(&self.groups_title);
@@ -201,7 +201,7 @@ pub struct Point {
     pub x: f64,
     /// Position on the vertical axis.
     pub y: f64,
-    /// Standard deviation of y; `None` if it is unknown.
+    /// Standard deviation of y; `None` if unknown.
     pub deviation: Option<f64>,
 }
 
@@ -221,11 +221,11 @@ impl Point {
         self.deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite())
     }
 
-    /// Returns y, with its deviation if that can be drawn.
+    /// Returns y, with its deviation if the deviation can be drawn.
     pub(crate) fn number(&self) -> Number {
         let number = Number::plain(self.y);
         match self.drawable_deviation() {
-            // Uses the larger number of decimals of both.
+            // Uses the larger of the two numbers of decimals.
             Some(deviation) => {
                 let decimals = number.decimals.max(Number::plain(deviation).decimals);
                 Number::new(self.y, decimals).with_deviation(deviation)
@@ -244,7 +244,7 @@ pub struct Series {
     pub points: Vec<Point>,
     /// Whether consecutive points are connected.
     pub is_joined: bool,
-    /// Whether y is a quantity of the chart's right axis.
+    /// Whether y belongs to the chart's right axis.
     pub is_right: bool,
 }
 
@@ -257,7 +257,7 @@ pub struct LineChart {
     pub x: Axis,
     /// The vertical axis: linear or logarithmic.
     pub y: Axis,
-    /// Another vertical axis, at the right, for a second quantity.
+    /// A second vertical axis on the right, for another quantity.
     pub right: Option<Axis>,
     /// Lines, in the order of the legend.
     pub series: Vec<Series>,
@@ -269,8 +269,8 @@ impl LineChart {
         Self { title: title.into(), x, y, right: None, series: Vec::new() }
     }
 
-    /// Returns the chart with a logarithmic vertical axis, named as such, if some points would
-    /// vanish on a linear one: if all are positive, and the highest is more than 50 times the
+    /// Returns the chart with a logarithmic vertical axis, labelled as such, if some points would
+    /// vanish on a linear one: if all are positive and the highest is more than 50 times the
     /// lowest.
     pub fn with_fitting_scale(mut self) -> Self {
         let points = self.series.iter().flat_map(|series| &series.points);
@@ -290,8 +290,7 @@ impl LineChart {
         self.series.push(Series { name: name.into(), points, is_joined, is_right });
     }
 
-    /// Adds unconnected points whose y is a quantity of a right axis, and sets that axis in the
-    /// chart.
+    /// Adds unconnected points whose y belongs to the right axis, and sets that axis.
     pub fn dots_at_right(&mut self, name: impl Into<String>, axis: Axis, points: Vec<Point>) {
         self.right = Some(axis);
         let (is_joined, is_right) = (false, true);
@@ -303,13 +302,13 @@ impl LineChart {
         self.right.as_ref().filter(|_| series.is_right).unwrap_or(&self.y)
     }
 
-    /// Returns the numbers as a table with at most `rows_max` rows (at least 2) and a column for
-    /// each line.
+    /// Returns the numbers as a table with a column for each line and at most `rows_max` rows (at
+    /// least 2).
     ///
-    /// Every row is an x at which some line has a point. If there are more of them than rows,
-    /// evenly spaced ones are used, including the first and the last. A line shows its last point
-    /// at or before that x, but nothing before its first and after its last point. Unconnected
-    /// points are shown at their own x only.
+    /// Each row is an x at which some line has a point. If there are too many, evenly spaced ones
+    /// are used, including the first and the last. A line shows its last point at or before that x,
+    /// but nothing before its first or after its last point. Unconnected points appear only at
+    /// their own x.
     pub(crate) fn to_table(&self, rows_max: usize) -> Table {
         let series = self.series.iter().map(|it| named(&it.name, self.axis_of(it)));
         let first = named(&self.x.title, &self.x);
@@ -326,7 +325,7 @@ impl LineChart {
         table.titled(&self.title)
     }
 
-    /// Returns every x of a point, ascending, without repetitions.
+    /// Returns the x of all points, in ascending order without duplicates.
     pub(crate) fn places(&self) -> Vec<f64> {
         let points = self.series.iter().flat_map(|series| &series.points);
         let places = points.filter(|point| point.is_drawable()).map(|point| Ordered(point.x));
@@ -335,7 +334,7 @@ impl LineChart {
 }
 
 impl Series {
-    /// Returns the points that can be drawn, in the order of x.
+    /// Returns the points that can be drawn, ordered by x.
     fn by_x(&self) -> Vec<Point> {
         let mut points = self.points.clone();
         points.retain(Point::is_drawable);
@@ -344,7 +343,7 @@ impl Series {
     }
 }
 
-/// Numbers in the order of `total_cmp`.
+/// Numbers ordered by `total_cmp`.
 #[derive(PartialEq)]
 struct Ordered(f64);
 
@@ -382,7 +381,8 @@ fn spaced(places: &[f64], count: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a chart as a table has its numbers at their places, and no more rows than requested.
+    //! Goal: a chart's table has the correct numbers in the correct cells, and no more rows than
+    //! requested.
     use super::*;
 
     #[test]

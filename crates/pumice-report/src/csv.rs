@@ -1,7 +1,7 @@
-//! One table as CSV (RFC 4180, with line feeds): a header line, then a line for each row.
+//! One table as CSV (RFC 4180, with line feeds): a header line, then one line for each row.
 //!
 //! Numbers are printed in full, not rounded, with a decimal point. Text is printed unchanged. Text
-//! that a spreadsheet would interpret as a formula is protected in `xlsx` only, because a change
+//! that a spreadsheet would interpret as a formula is protected only in `xlsx`, because a change
 //! here would affect every program.
 
 use csv::{Terminator, WriterBuilder};
@@ -12,9 +12,9 @@ use super::table::Table;
 impl Table {
     /// Returns the table as CSV, without its title.
     ///
-    /// A column of means is followed by a column of their deviations. Units are in the header;
-    /// units of single numbers have a column of their own. Empty cells and missing numbers are
-    /// empty fields.
+    /// A column of means is followed by a column of their deviations. Units are in the header.
+    /// Units that belong to single numbers have a separate column. Empty cells and missing numbers
+    /// are empty fields.
     pub fn to_csv(&self) -> String {
         let flat = Flat::new(self);
         let mut writer =
@@ -41,7 +41,7 @@ fn field(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: programs read back exactly the numbers and words of the table.
+    //! Goal: programs can read back exactly the numbers and words of the table.
     use super::super::{Column, Number, sample};
     use super::*;
 

@@ -1,8 +1,8 @@
-//! The content of a report, independent of its format: a title and sections of blocks, in reading
+//! The contents of a report, independent of its format: a title and sections of blocks, in reading
 //! order.
 //!
 //! Text is plain text from any source; each printer escapes the markup of its format. A document
-//! contains neither markup nor the current time, so equal documents are printed to equal bytes.
+//! contains neither markup nor the current time, so equal documents are printed as equal bytes.
 
 use super::chart::{BarChart, LineChart};
 use super::table::Table;
@@ -12,7 +12,7 @@ use super::table::Table;
 pub struct Document {
     /// Title.
     pub title: String,
-    /// First paragraph: the result in a sentence or two; may be empty.
+    /// First paragraph: the result in one or two sentences; may be empty.
     pub lead: String,
     /// Sections, in reading order.
     pub sections: Vec<Section>,
@@ -31,7 +31,7 @@ impl Document {
     }
 }
 
-/// A part of a document with a heading; one sheet of a workbook.
+/// A part of a document with a heading. In a workbook, it is one sheet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// Heading.
@@ -77,17 +77,17 @@ impl Section {
     }
 }
 
-/// Importance of a note.
+/// Severity of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
     /// A remark.
     Note,
-    /// Readers must know it to interpret the results.
+    /// A fact that readers must know to interpret the results.
     Warning,
 }
 
 impl NoteKind {
-    /// Returns the word before the note.
+    /// Returns the word that precedes the note.
     pub(crate) fn word(self) -> &'static str {
         match self {
             NoteKind::Note => "Note",
@@ -103,7 +103,7 @@ pub enum Block {
     Paragraph(String),
     /// An emphasised sentence.
     Note {
-        /// Importance.
+        /// Severity.
         kind: NoteKind,
         /// Text.
         text: String,
@@ -138,9 +138,9 @@ impl From<LineChart> for Block {
     }
 }
 
-/// Returns `text` without control characters except line feeds: they could control a terminal or
-/// corrupt a file, and names of devices and files come from outside. Tabs and carriage returns
-/// become blanks.
+/// Returns `text` without control characters other than line feeds. They could control a terminal
+/// or corrupt a file, and names of devices and files are not trusted. Tabs and carriage returns
+/// become spaces.
 pub(crate) fn printable(text: &str) -> String {
     let printable = |c: char| match c {
         '\t' | '\r' => ' ',

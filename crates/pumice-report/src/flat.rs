@@ -1,5 +1,5 @@
-//! A table for programs: one value per cell. A column whose numbers have deviations becomes two
-//! columns, and a column whose numbers have units of their own gets an additional column for them.
+//! A table for programs, with one value per cell. A column of numbers with deviations becomes two
+//! columns, and a column of numbers with their own units gets an additional column for the units.
 
 use super::number::Number;
 use super::table::{Cell, Column, Table};
@@ -11,7 +11,7 @@ pub(crate) enum Value {
     Empty,
     /// Text.
     Text(String),
-    /// A finite number and its number of decimals in reports.
+    /// A finite number, and its number of decimals in reports.
     Number(f64, u8),
 }
 
@@ -19,14 +19,15 @@ pub(crate) enum Value {
 pub(crate) struct Flat {
     /// Names of the columns, with their units.
     pub(crate) header: Vec<String>,
-    /// Rows of as many values as there are columns.
+    /// Rows, each with one value for each column.
     pub(crate) rows: Vec<Vec<Value>>,
-    /// Columns of the numbers and of their deviations, by column of the table.
+    /// For each column of the original table, the column of its numbers and the column of their
+    /// deviations.
     pub(crate) places: Vec<(usize, Option<usize>)>,
 }
 
 impl Flat {
-    /// Returns the numbers and text of `table`.
+    /// Returns the numbers and texts of `table`.
     pub(crate) fn new(table: &Table) -> Self {
         let mut flat = Self { header: Vec::new(), rows: Vec::new(), places: Vec::new() };
         flat.rows.resize(table.rows().len(), Vec::new());
@@ -53,7 +54,7 @@ impl Flat {
         flat
     }
 
-    /// Adds a column; returns its index.
+    /// Adds a column and returns its index.
     fn add(&mut self, name: String, values: impl Iterator<Item = Value>) -> usize {
         self.header.push(name);
         for (row, value) in self.rows.iter_mut().zip(values) {

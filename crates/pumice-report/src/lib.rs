@@ -1,5 +1,5 @@
-//! Reports: one document model, and printers for several formats. Programs get JSON from the
-//! measurements through serde instead.
+//! Reports: one document model, and printers for several formats. JSON for programs does not come
+//! from here but from the measurements, through serde.
 //!
 //! ```text
 //! Document -> Section -> Block: paragraph, note, table, pairs, bars, lines, preformatted
@@ -7,13 +7,14 @@
 //!             to_text   to_markdown   to_html   to_xlsx;   one table: to_csv
 //! ```
 //!
-//! * `document`, `table`, `chart`, `number`: the content, independent of its format.
-//! * `text`, `markdown`: for a terminal, for GitHub.
-//! * `csv`, `xlsx`, based on `flat`: for programs and spreadsheets, with unrounded numbers.
-//! * `html`, `svg`: a self-contained page, and the charts in it.
+//! * `document`, `table`, `chart`, `number`: the contents, independent of their format.
+//! * `text`, `markdown`: printers for a terminal and for GitHub.
+//! * `csv`, `xlsx`, based on `flat`: printers for programs and spreadsheets, with unrounded
+//!   numbers.
+//! * `html`, `svg`: a self-contained page, and its charts.
 //!
-//! Invariant: equal documents are printed to equal bytes. Knows nothing of drives or benchmarks,
-//! and writes no files.
+//! Invariant: equal documents are printed as equal bytes. The crate is independent of drives and
+//! benchmarks, and writes no files.
 //!
 //! ```
 //! use pumice_report::{Align, Document, Table};

@@ -6,7 +6,7 @@ use super::chart::LineChart;
 use super::document::{Block, Document, NoteKind, printable};
 use super::table::{Align, Table};
 
-/// Maximum rows of a line chart's table.
+/// Maximum number of rows in a line chart's table.
 const LINE_ROWS_MAX: usize = 20;
 
 /// Minimum number of backticks around preformatted text.
@@ -89,13 +89,13 @@ fn row(cells: impl Iterator<Item = String>) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// Returns a paragraph in one line with a line break; an empty paragraph is omitted.
+/// Returns a paragraph as one line with a line break; an empty paragraph is omitted.
 fn paragraph(text: &str) -> String {
     let text = inline(text);
     if text.is_empty() {
         return text;
     }
-    // Characters that begin a list, a heading, a rule or a quotation at the start of a line.
+    // Characters that start a list, a heading, a rule or a quotation at the beginning of a line.
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = text.split_at(digits);
     let marks: &[char] = if digits == 0 { &['-', '+', '#', '=', '~'] } else { &['.', ')'] };
@@ -103,7 +103,7 @@ fn paragraph(text: &str) -> String {
     format!("{number}{escape}{rest}\n")
 }
 
-/// Returns text in one line, with every character escaped that is markup in Markdown or HTML.
+/// Returns text as one line, with all Markdown and HTML markup characters escaped.
 fn inline(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for word in printable(text).split_whitespace() {
@@ -120,7 +120,7 @@ fn inline(text: &str) -> String {
     escaped
 }
 
-/// Returns preformatted text between fences that it does not contain.
+/// Returns preformatted text between fences that do not occur in it.
 fn fenced(text: &str) -> String {
     let text = printable(text);
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
@@ -130,7 +130,7 @@ fn fenced(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every block is there, and no text from outside becomes markup.
+    //! Goal: every block is present, and untrusted text never becomes markup.
     use super::super::sample;
     use super::*;
 

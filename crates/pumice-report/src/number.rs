@@ -1,17 +1,17 @@
-//! A measured number: value, deviation, decimals for display, and unit.
+//! A measured number: value, deviation, number of decimals for display, and unit.
 //!
-//! Printers for people show the rounded text, printers for programs the full value. A value that is
-//! not finite is shown as a dash.
+//! Printers for people show rounded text; printers for programs show the full value. A value that
+//! is not finite is shown as a dash.
 //!
-//! Independent of the locale: the decimal sign is a point. Thousands are grouped in HTML pages
-//! only, where the spaces cannot be mistaken for column separators.
+//! Numbers are independent of the locale: the decimal sign is a point. Thousands are grouped only
+//! in HTML pages, where the spaces cannot be mistaken for column separators.
 
 use std::fmt;
 
-/// Stands for a number that does not exist.
+/// Printed in place of a number that does not exist.
 pub(crate) const NO_NUMBER: &str = "–";
 
-/// Maximum number of decimals; an `f64` seldom has more significant ones.
+/// Maximum number of decimals. An `f64` seldom has more significant ones.
 const DECIMALS_MAX: u8 = 12;
 
 /// A number with its unit and, for a mean, its deviation.
@@ -19,12 +19,12 @@ const DECIMALS_MAX: u8 = 12;
 pub struct Number {
     /// The value, not rounded.
     pub value: f64,
-    /// Standard deviation, or another quantity that the document names for its error bars; not
+    /// Standard deviation, or another quantity that the document uses for its error bars; not
     /// negative.
     pub deviation: Option<f64>,
     /// Decimals for display, at most 12.
     pub decimals: u8,
-    /// Unit, such as `MB/s`; empty if the number has none or its column or axis names it.
+    /// Unit, such as `MB/s`; empty if there is no unit, or if the column or axis has it.
     pub unit: String,
 }
 
@@ -34,7 +34,8 @@ impl Number {
         Self { value, deviation: None, decimals: decimals.min(DECIMALS_MAX), unit: String::new() }
     }
 
-    /// Returns a number with `digits` significant digits; digits before the decimal point are kept.
+    /// Returns a number with `digits` significant digits. Digits before the decimal point are never
+    /// removed.
     pub fn significant(value: f64, digits: u8) -> Self {
         let exponent =
             if value == 0.0 || !value.is_finite() { 0 } else { value.abs().log10().floor() as i32 };
@@ -52,7 +53,7 @@ impl Number {
         number
     }
 
-    /// Returns the number with a deviation; its sign is ignored.
+    /// Returns the number with a deviation, whose sign is ignored.
     pub fn with_deviation(mut self, deviation: f64) -> Self {
         self.deviation = Some(deviation.abs());
         self
@@ -64,7 +65,7 @@ impl Number {
         self
     }
 
-    /// Returns the rounded value, without deviation and unit.
+    /// Returns the rounded value, without deviation or unit.
     pub(crate) fn value_text(&self) -> String {
         rounded(self.value, self.decimals)
     }
@@ -74,7 +75,7 @@ impl Number {
         self.deviation.map(|deviation| rounded(deviation, self.decimals))
     }
 
-    /// Returns value and deviation, `12.3 ± 0.4`, without unit.
+    /// Returns the value and deviation, such as `12.3 ± 0.4`, without the unit.
     pub(crate) fn text(&self) -> String {
         match self.deviation_text() {
             Some(deviation) => format!("{} ± {deviation}", self.value_text()),
@@ -83,7 +84,7 @@ impl Number {
     }
 }
 
-/// Writes value, deviation and unit: `12.3 ± 0.4 MB/s`.
+/// Writes the value, deviation and unit, such as `12.3 ± 0.4 MB/s`.
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text())?;
@@ -127,7 +128,7 @@ pub(crate) fn grouped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: numbers are shown as requested, and a value that is not finite is never shown as a
+    //! Goal: numbers are formatted as requested, and a value that is not finite is never shown as a
     //! number.
     use super::*;
 

@@ -1,8 +1,8 @@
-//! For tests: a document with every kind of block, as a benchmark would make it.
+//! Sample document for tests, with every kind of block, as a benchmark would create it.
 
 use super::{Axis, Bar, BarChart, Column, Document, LineChart, Number, Point, Scale, Table};
 
-/// Texts that every printer of the whole document must show, in whatever form it shows charts.
+/// Texts that every document printer must include, regardless of how it represents charts.
 pub(crate) const EXPECTED: [&str; 12] = [
     "Pumice against its neighbours",
     "Three devices",
@@ -18,7 +18,7 @@ pub(crate) const EXPECTED: [&str; 12] = [
     "pumice bench run",
 ];
 
-/// Returns a document as a benchmark would make it.
+/// Returns a document such as a benchmark would create.
 pub(crate) fn document() -> Document {
     let mut document = Document::new(
         "Pumice against its neighbours",
@@ -105,7 +105,7 @@ pub(crate) fn runs() -> Table {
     table
 }
 
-/// Returns latency against percentile, on a logarithmic and on a percentile scale.
+/// Returns a chart of latency over percentile, on a logarithmic and on a percentile scale.
 pub(crate) fn percentiles() -> LineChart {
     let mut chart = LineChart::new(
         "Latency of random reads",
@@ -125,7 +125,7 @@ pub(crate) fn percentiles() -> LineChart {
     chart
 }
 
-/// Returns more points than any text shows.
+/// Returns more points than any text printer shows.
 pub(crate) fn over_time() -> LineChart {
     let (x, y) = (Axis::new("time", "s"), Axis::new("latency, 99th percentile", "µs"));
     let mut chart = LineChart::new("Latency over time", x, y);

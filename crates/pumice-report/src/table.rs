@@ -1,13 +1,13 @@
 //! A table: rows of typed cells under a header, printed as aligned text without borders.
 //!
-//! Cells keep numbers as numbers, so that spreadsheets get the full value and text the rounded one.
-//! Every row has exactly one cell per column.
+//! Cells contain numbers as numbers, so that spreadsheets get the full value and text the rounded
+//! one. Every row has exactly one cell per column.
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 
 use super::number::Number;
 
-/// Alignment of a column: text left, numbers right.
+/// Alignment of a column: left for text, right for numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// To the left.
@@ -21,9 +21,9 @@ pub enum Align {
 pub struct Column {
     /// Name in the header; may be empty.
     pub name: String,
-    /// Unit of its numbers, shown in the header; empty if it has none.
+    /// Unit of the numbers, printed in the header; empty if they have none.
     pub unit: String,
-    /// Alignment of header and cells.
+    /// Alignment of the header and the cells.
     pub align: Align,
 }
 
@@ -44,7 +44,7 @@ impl Column {
         self
     }
 
-    /// Returns name and unit in one line: `write (MB/s)`.
+    /// Returns the name and unit on one line, such as `write (MB/s)`.
     pub(crate) fn heading(&self) -> String {
         match (self.name.is_empty(), self.unit.is_empty()) {
             (_, true) => self.name.clone(),
@@ -59,14 +59,14 @@ impl Column {
 pub enum Cell {
     /// Nothing.
     Empty,
-    /// Text; never read as a number or a formula.
+    /// Text, which is never interpreted as a number or a formula.
     Text(String),
-    /// A number. Its unit is shown only if the column names no unit or another one.
+    /// A number. Its unit is printed only if the column has no unit or a different one.
     Number(Number),
 }
 
 impl Cell {
-    /// Returns the cell as text for `column`.
+    /// Returns the text of the cell in `column`.
     pub(crate) fn text(&self, column: &Column) -> String {
         match self {
             Cell::Empty => String::new(),
@@ -141,7 +141,7 @@ impl Table {
         self.push(cells.into_iter().map(Cell::Text).collect());
     }
 
-    /// Adds a row; missing cells stay empty.
+    /// Adds a row of cells; missing cells stay empty.
     ///
     /// # Panics
     ///
@@ -162,7 +162,7 @@ impl Table {
         &self.columns
     }
 
-    /// Returns the rows; each has as many cells as there are columns.
+    /// Returns the rows. Each has one cell for each column.
     pub fn rows(&self) -> &[Vec<Cell>] {
         &self.rows
     }
@@ -172,8 +172,8 @@ impl Table {
         self.columns.iter().any(|column| !column.name.is_empty() || !column.unit.is_empty())
     }
 
-    /// Returns the table as text without its title: one line per row, each ending with a line
-    /// break, as wide as its cells.
+    /// Returns the table as text without its title. Each row is one line that ends with a line
+    /// break and is as wide as its cells.
     pub fn to_text(&self) -> String {
         let mut table = self.laid_out(0..self.columns.len());
         table.set_content_arrangement(ContentArrangement::Disabled);
@@ -215,14 +215,14 @@ impl Table {
     }
 }
 
-/// Returns the lines of a layout without trailing blanks, each ending with a line break.
+/// Returns the lines of a layout without trailing blanks; each line ends with a line break.
 pub(crate) fn lines(table: &comfy_table::Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: columns line up, without trailing blanks; cells show their values.
+    //! Goal: columns are aligned, without trailing blanks; cells show their values.
     use super::*;
 
     #[test]

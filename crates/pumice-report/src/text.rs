@@ -1,9 +1,9 @@
-//! A document as text for a terminal, at most 100 columns if no width is given; charts as bars of
-//! block characters.
+//! A document as text for a terminal. Lines have at most 100 columns unless a width is specified;
+//! charts are bars of block characters.
 //!
 //! Only preformatted text may be wider. A table that is too wide is split between columns into
-//! several, each with the first column; cells that are too wide by themselves are wrapped. Control
-//! characters are removed, so that a name from outside cannot control the terminal.
+//! several tables, each with the first column. Cells that are too wide by themselves are wrapped.
+//! Control characters are removed, so that an untrusted name cannot control the terminal.
 
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, Width, presets,
@@ -14,16 +14,16 @@ use super::document::{Block, Document, printable};
 use super::number::NO_NUMBER;
 use super::table::{Table, lines};
 
-/// Number of columns of a line, unless a width is given.
+/// Number of columns in a line, unless a width is specified.
 const WIDTH: u16 = 100;
 
-/// Minimum number of columns of a line: names, a bar and its number.
+/// Minimum number of columns in a line: enough for names, a bar and its number.
 const WIDTH_MIN: u16 = 40;
 
-/// Columns between two columns of a table.
+/// Number of blanks between two columns of a table.
 const GAP: u16 = 2;
 
-/// Returns the maximum width of a table's first column, so that another column fits.
+/// Returns the maximum width of a table's first column, which leaves space for another column.
 fn first_width_max(width: u16) -> u16 {
     width * 2 / 5
 }
@@ -37,17 +37,18 @@ fn name_width_max(width: u16) -> u16 {
     (width / 4).min(24)
 }
 
-/// Maximum rows of a line chart's table.
+/// Maximum number of rows in a line chart's table.
 const LINE_ROWS_MAX: usize = 20;
 
 impl Document {
-    /// Returns the document as text of at most 100 columns (preformatted blocks may be wider),
-    /// ending with a line break. Empty headings are omitted.
+    /// Returns the document as text that ends with a line break. Lines have at most 100 columns,
+    /// except in preformatted blocks. Empty headings are omitted.
     pub fn to_text(&self) -> String {
         self.to_text_within(WIDTH)
     }
 
-    /// Returns the same text with lines of at most `width` columns, which is 40 or more.
+    /// Returns the document as text with lines of at most `width` columns, which must be 40 or
+    /// more.
     pub fn to_text_within(&self, width: u16) -> String {
         let width = width.max(WIDTH_MIN);
         let mut blocks = vec![underlined(&self.title, '═', width)];
@@ -64,9 +65,9 @@ impl Document {
 }
 
 impl Table {
-    /// Returns the text of [`Table::to_text`] in lines of at most `width` columns, which is 40 or
-    /// more: cells are wrapped, and columns that do not fit follow below, each part with the first
-    /// column.
+    /// Returns the text of [`Table::to_text`] in lines of at most `width` columns, which must be 40
+    /// or more. Cells are wrapped. Columns that do not fit are printed below, in parts that each
+    /// repeat the first column.
     pub fn to_text_within(&self, width: u16) -> String {
         cut(self, width.max(WIDTH_MIN))
     }
@@ -84,7 +85,7 @@ fn block(block: &Block, width: u16) -> String {
     }
 }
 
-/// Returns a heading underlined with `character`; nothing if it is empty.
+/// Returns a heading underlined with `character`; empty for an empty heading.
 fn underlined(heading: &str, character: char, width: u16) -> String {
     if heading.is_empty() {
         return String::new();
@@ -132,7 +133,7 @@ fn constrain(layout: &mut Layout, index: usize, constraint: ColumnConstraint) {
     }
 }
 
-/// Splits a table into parts that fit the line, each with the first column.
+/// Splits a table into parts that fit the line width, each with the first column.
 fn cut(table: &Table, line: u16) -> String {
     let clean = cleaned(table);
     let columns = clean.columns().len();
@@ -159,7 +160,7 @@ fn cut(table: &Table, line: u16) -> String {
     parts.join("\n")
 }
 
-/// Returns these columns of a table; the first is at most `first` wide.
+/// Returns these columns of a table. The first is at most `first` columns wide.
 fn part(table: &Table, picked: &[usize], first: u16, width: u16) -> String {
     let mut layout = table.laid_out(picked.iter().copied());
     layout.set_content_arrangement(ContentArrangement::Dynamic);
@@ -196,7 +197,7 @@ fn line_table(chart: &LineChart, width: u16) -> String {
 }
 
 /// Returns horizontal bars: group, series, bar, number. Bars of negative numbers extend to the
-/// left, in a column that exists only if needed.
+/// left, in a column that is added only if needed.
 fn bars(chart: &BarChart, width: u16) -> String {
     let scale = BarScale::new(chart, width);
     let mut layout = layout(width);
@@ -233,10 +234,10 @@ pub(crate) fn bar_text(bar: &Bar) -> String {
     }
 }
 
-/// The mapping from heights to columns.
+/// Maps heights to columns.
 struct BarScale {
     scale: Scale,
-    /// Base of the bars: zero, or on a logarithmic axis the power of ten below the lowest.
+    /// Base of the bars: zero, or, on a logarithmic axis, the power of ten below the lowest bar.
     floor: f64,
     columns_per_unit: f64,
     /// Whether any bar is negative.
@@ -270,7 +271,7 @@ impl BarScale {
         this
     }
 
-    /// Returns the signed length in columns of a bar of this height.
+    /// Returns the signed length in columns of a bar with this height.
     fn length(&self, height: f64) -> f64 {
         let units = match self.scale {
             Scale::Log | Scale::Doubling if height > 0.0 => (height / self.floor).log10(),
@@ -302,7 +303,7 @@ pub(crate) fn log_floor(heights: impl Iterator<Item = f64>) -> f64 {
     10f64.powf((lowest / 1.25).log10().floor())
 }
 
-/// Returns a bar of `length` columns, in steps of an eighth.
+/// Returns a bar that is `length` columns long, in steps of an eighth.
 fn blocks(length: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (length * 8.0).round() as usize;
@@ -311,7 +312,7 @@ fn blocks(length: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: text fits its columns, shows every block, and lets no control character through.
+    //! Goal: text fits into its columns, includes every block, and contains no control characters.
     use super::super::sample;
     use super::super::{Align, Axis, Number};
     use super::*;

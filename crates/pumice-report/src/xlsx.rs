@@ -1,8 +1,9 @@
-//! A document as a workbook: a sheet for each section, its blocks one below the other.
+//! A document as a workbook, with a sheet for each section and its blocks one below another.
 //!
-//! Numbers are stored as numbers and shown rounded; text is stored as text, even if it looks like a
-//! formula. A chart is to the right of the table of its numbers and refers to them, including error
-//! bars. The workbook has no author and a fixed date, so that equal documents produce equal bytes.
+//! Numbers are stored as numbers and displayed rounded; text is stored as text, even if it looks
+//! like a formula. A chart is to the right of the table of its numbers and refers to them,
+//! including its error bars. The workbook has no author and a fixed date, so that equal documents
+//! produce equal bytes.
 //!
 //! ```text
 //! A1  heading
@@ -37,18 +38,19 @@ const NAME_FORBIDDEN: &str = r"[]:*?/\";
 /// Maximum length of a cell's text in UTF-16 units.
 const TEXT_UNITS_MAX: usize = 32_767;
 
-/// Widths of a column in characters.
+/// Minimum and maximum width of a column in characters.
 const WIDTH_MIN: usize = 8;
 const WIDTH_MAX: usize = 48;
 
-/// Width and height of a chart in pixels, and the rows of 20 pixels that it covers plus one.
+/// Width and height of a chart in pixels, and the number of rows (of 20 pixels) that it covers,
+/// plus one.
 const CHART_SIZE: (u32, u32) = (640, 320);
 const CHART_ROWS: u32 = 17;
 
-/// Maximum row up to which a table's header is frozen with everything above it.
+/// Maximum row for which a table's header is frozen together with everything above it.
 const FROZEN_ROWS_MAX: u32 = 8;
 
-/// Colours of series, as in `svg`: Okabe and Ito.
+/// Colours of series, as in `svg`, by Okabe and Ito.
 const COLOURS: [u32; 7] = [0x0072b2, 0xe69f00, 0x009e73, 0xcc79a7, 0x56b4e9, 0xd55e00, 0x6b6b6b];
 
 impl Document {
@@ -56,7 +58,7 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// If a table has more rows (1,048,576) or columns (16,384) than a sheet.
+    /// A table has more rows (1,048,576) or columns (16,384) than a sheet.
     pub fn to_xlsx(&self) -> io::Result<Vec<u8>> {
         self.workbook().and_then(|mut workbook| workbook.save_to_buffer()).map_err(io::Error::other)
     }
@@ -88,7 +90,7 @@ fn sheet_name(heading: &str, names: &mut BTreeSet<String>) -> String {
     let text: String = printable(heading).chars().map(legal).collect();
     let words: Vec<_> = text.split_whitespace().collect();
     let text = words.join(" ");
-    // An apostrophe is not allowed at either end; "History" is reserved by Excel.
+    // An apostrophe is not allowed at the beginning or end; "History" is reserved by Excel.
     let text = text.trim_matches('\'');
     let text = match text {
         "" => "Section",
@@ -106,7 +108,7 @@ fn sheet_name(heading: &str, names: &mut BTreeSet<String>) -> String {
     unreachable!("some number is free")
 }
 
-/// Returns the beginning of `text` in at most `units_max` UTF-16 units.
+/// Returns the longest prefix of `text` with at most `units_max` UTF-16 units.
 fn cut(text: &str, units_max: usize) -> &str {
     let mut units = 0;
     let end = text.char_indices().find(|(_, c)| {
@@ -122,9 +124,9 @@ struct Sheet {
     name: String,
     /// The next free row.
     row: u32,
-    /// Characters of the widest cell of each column.
+    /// Number of characters in the widest cell of each column.
     widths: Vec<usize>,
-    /// Row below the header of each table.
+    /// The row below the header of each table.
     headers: Vec<u32>,
 }
 
@@ -173,7 +175,7 @@ impl Sheet {
         }
     }
 
-    /// Writes text in a row of its own, across the columns to its right.
+    /// Writes text in a separate row, across the columns to its right.
     fn line(&mut self, text: &str, format: &Format) -> Result<(), XlsxError> {
         self.text(self.row, 0, text, format)?;
         self.row += 1;
@@ -200,7 +202,7 @@ impl Sheet {
         self.widths[column] = self.widths[column].max(chars);
     }
 
-    /// Writes a table with its title and header; returns the range of its numbers.
+    /// Writes a table with its title and header. Returns the range of its numbers.
     fn table(&mut self, table: &Table) -> Result<Written, XlsxError> {
         if !table.title().is_empty() {
             self.line(table.title(), &Format::new().set_bold())?;
@@ -288,8 +290,8 @@ impl Sheet {
         self.place(&mut drawing, chart.series.len(), top, &written)
     }
 
-    /// Writes a line chart. Every line has its own columns for x and y, because its points may have
-    /// different x.
+    /// Writes a line chart. Every line has separate columns for x and y, because its points may
+    /// have different x values.
     fn lines(&mut self, chart: &LineChart) -> Result<(), XlsxError> {
         let top = self.row;
         let written = self.table(&points(chart))?;
@@ -330,7 +332,8 @@ impl Sheet {
         self.place(&mut drawing, chart.series.len(), top, &written)
     }
 
-    /// Inserts a chart to the right of its table, and moves the next block below both.
+    /// Inserts a chart to the right of its table, and moves the position of the next block below
+    /// both.
     fn place(
         &mut self,
         drawing: &mut Chart,
@@ -346,7 +349,7 @@ impl Sheet {
         Ok(())
     }
 
-    /// Returns a column of a written table as a formula refers to it.
+    /// Returns the range of a written table's column, for use in formulas.
     fn range(&self, written: &Written, index: usize) -> Result<ChartRange, XlsxError> {
         let (column, (first, last)) = (column(index)?, written.rows);
         Ok(ChartRange::new_from_range(&self.name, first, column, last, column))
@@ -377,7 +380,7 @@ struct Written {
     places: Vec<(usize, Option<usize>)>,
 }
 
-/// Converts a column number to the type of the file format.
+/// Converts a column number to the type used by the file format.
 fn column(index: usize) -> Result<ColNum, XlsxError> {
     ColNum::try_from(index).map_err(|_| XlsxError::RowColumnLimitError)
 }
@@ -386,7 +389,7 @@ fn colour(index: usize) -> Color {
     Color::RGB(COLOURS[index % COLOURS.len()])
 }
 
-/// Returns error bars of the lengths in a range, up and down.
+/// Returns error bars whose lengths, up and down, are in a range.
 fn error_bars(range: ChartRange) -> ChartErrorBars {
     let mut bars = ChartErrorBars::new();
     bars.set_type(ChartErrorBarsType::Custom(range.clone(), range));
@@ -402,7 +405,7 @@ fn dot(index: usize) -> ChartMarker {
     marker
 }
 
-/// Returns text of a chart that cannot be mistaken for a reference to a cell.
+/// Returns text for a chart that cannot be mistaken for a cell reference.
 fn caption(text: &str) -> String {
     let text = printable(text);
     let text = cut(&text, 250);
@@ -413,14 +416,14 @@ fn name_axes(drawing: &mut Chart, title: &str, x: &str, y: &Axis) {
     drawing.title().set_name(caption(title).as_str());
     drawing.x_axis().set_name(caption(x).as_str());
     drawing.y_axis().set_name(caption(&y.heading()).as_str());
-    // Names of groups stay below the plot if bars are negative.
+    // If bars are negative, the names of groups stay below the plot.
     drawing.x_axis().set_label_position(ChartAxisLabelPosition::Low);
     if y.scale == Scale::Log {
         drawing.y_axis().set_log_base(10);
     }
 }
 
-/// Returns all points of a chart: two columns for each line.
+/// Returns all points of a chart, with two columns for each line.
 fn points(chart: &LineChart) -> Table {
     let columns = chart.series.iter().flat_map(|line| {
         let name = |axis: &Axis| Column::right(format!("{}: {}", line.name, axis.title));

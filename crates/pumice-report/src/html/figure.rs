@@ -1,26 +1,26 @@
-//! A chart: its drawings, its legend and its numbers.
+//! A chart as drawings, a legend and a table of its numbers.
 
 use super::table::TableView;
 use crate::chart::{BarChart, LineChart};
 use crate::document::printable;
 use crate::svg::{self, Frame};
 
-/// A drawing in the page's text column, and on a phone. The page scales drawings down in narrower
+/// Frames for the page's text column and for a phone. The page scales drawings down in narrower
 /// windows.
 const WIDE: Frame<'_> = Frame { id: "", width: 820.0, plot_height: 230.0 };
 const NARROW: Frame<'_> = Frame { id: "", width: 350.0, plot_height: 190.0 };
 
-/// Maximum rows of a line chart's table.
+/// Maximum number of rows in a line chart's table.
 const LINE_ROWS_MAX: usize = 60;
 
 pub(super) struct FigureView {
     pub(super) title: String,
-    /// Sample as SVG, name.
+    /// The sample as SVG, and the name.
     pub(super) legend: Vec<(String, String)>,
     /// Drawings as SVG.
     pub(super) wide: String,
     pub(super) narrow: String,
-    /// Facts that are in the table but not in the drawing.
+    /// Facts included in the table but not in the drawing.
     pub(super) numbers_title: String,
     pub(super) numbers: TableView,
 }

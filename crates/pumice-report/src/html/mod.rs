@@ -1,11 +1,11 @@
 //! A document as a self-contained HTML page without network access, scripts or fonts. Charts are
-//! inline SVG, in a wide and a narrow version; the page shows one of them. Every chart has its
-//! numbers in a table that can be unfolded.
+//! inline SVG in a wide and a narrow version, one of which is shown. Every chart has its numbers in
+//! a table that can be expanded.
 //!
 //! * `page`: sections and blocks; `figure`: charts; `table`: tables.
 //!
-//! The template (`page.html`) escapes all text and receives it ready for display; only the output
-//! of `svg` is inserted unescaped. The page's policy forbids scripts and requests.
+//! The template (`page.html`) escapes all text, which is already formatted for display. Only the
+//! output of `svg` is inserted unescaped. The page's policy forbids scripts and requests.
 
 mod figure;
 mod page;

@@ -12,7 +12,7 @@ use crate::document::{Block, Document, NoteKind, Section, printable};
 const CONTENTS_FROM: usize = 4;
 
 impl Document {
-    /// Returns the document as a page of HTML 5 in UTF-8.
+    /// Returns the document as an HTML 5 page in UTF-8.
     pub fn to_html(&self) -> String {
         let mut ids = BTreeSet::new();
         let sections: Vec<_> =
@@ -60,11 +60,11 @@ impl SectionView {
     }
 }
 
-/// Returns the heading as letters, digits and hyphens, with a number if another section already has
-/// this id.
+/// Returns an id that consists of the heading's letters, digits and hyphens, and a number if
+/// another section already has this id.
 ///
 /// Ids within a section append `-` and a number to its id. They cannot collide with the id of
-/// another section, whose number follows `--`.
+/// another section, because its number follows `--`.
 fn unique_id(heading: &str, ids: &mut BTreeSet<String>) -> String {
     let words = heading.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let words: Vec<_> = words.take(8).map(str::to_ascii_lowercase).collect();

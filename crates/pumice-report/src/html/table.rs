@@ -4,15 +4,15 @@ use crate::document::printable;
 use crate::number::grouped;
 use crate::table::{Align, Cell, Column, Table};
 
-/// Maximum characters of a row name that is not wrapped.
+/// Maximum number of characters in a row name that is not wrapped.
 const NAME_CHARS_MAX: usize = 28;
 
-/// Number of columns from which a table is printed on a page in landscape format.
+/// Minimum number of columns for printing a table in landscape format.
 const WIDE_FROM: usize = 11;
 
 pub(super) struct TableView {
     pub(super) title: String,
-    /// Whether the table is too wide for an upright page.
+    /// Whether the table is too wide for portrait format.
     pub(super) is_wide: bool,
     pub(super) has_header: bool,
     pub(super) columns: Vec<ColumnView>,
@@ -30,9 +30,10 @@ pub(super) struct CellView {
     /// Whether the text is short enough never to be wrapped.
     pub(super) is_short: bool,
     pub(super) class: &'static str,
-    /// The deviation with its sign; empty if the number has none.
+    /// The deviation with its sign; empty if the number has no deviation.
     pub(super) deviation: String,
-    /// Characters reserved for every deviation of the column, so that numbers line up; 0 for none.
+    /// Number of characters reserved for each deviation in the column, so that numbers are aligned;
+    /// 0 for none.
     pub(super) deviation_width: usize,
 }
 

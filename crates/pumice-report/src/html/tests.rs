@@ -1,7 +1,7 @@
-//! Goal: the page is well-formed, has every block, needs nothing from outside, and treats no text
-//! as markup. The tests of the built program check its appearance in a browser.
+//! Goal: the page is well-formed, contains every block, needs no external resources, and never
+//! interprets text as markup. The tests of the built program check its appearance in a browser.
 //!
-//! Method: a reader of tags that knows which elements have no end tag.
+//! Method: a tag parser that knows which elements have no end tag.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::table::{Column, Table};
 /// Elements without an end tag.
 const VOID: [&str; 3] = ["meta", "link", "!DOCTYPE"];
 
-/// Returns every start tag, in order; panics unless elements are balanced.
+/// Returns all start tags in order. Panics if elements are not balanced.
 fn tags(page: &str) -> Vec<String> {
     let (mut open, mut tags) = (Vec::new(), Vec::new());
     let mut rest = page;

@@ -1,5 +1,5 @@
-//! A bar chart: groups side by side, a bar for each series, error bars, numbers above the bars
-//! where all of them fit.
+//! A bar chart with groups side by side, a bar for each series, error bars, and numbers above the
+//! bars if all of them fit.
 //!
 //! ```text
 //! throughput, MB/s
@@ -16,29 +16,31 @@ use super::label::{parts, shortened, text_width, wrapped};
 use super::pixel_axis::{Ends, PixelAxis};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Pixel, Px, Size, Svg, series_class};
 
-/// Minimum and maximum width of a bar in pixels: it must be visible, and a single bar must not fill
-/// the chart.
+/// Minimum and maximum width of a bar in pixels. A bar must be visible, and a single bar must not
+/// fill the chart.
 const BAR_MIN: f64 = 7.0;
 const BAR_MAX: f64 = 46.0;
 
-/// Minimum width of a group in pixels, and maximum for its longest word: its name must be readable.
+/// Minimum width of a group in pixels, and the maximum for its longest word, because its name must
+/// be readable.
 const GROUP_MIN: f64 = 44.0;
 const WORD_MAX: f64 = 84.0;
 
 /// Minimum distance between the names of two groups in pixels.
 const NAME_GAP: f64 = 4.0;
 
-/// Maximum width of a group per bar in pixels: a chart with few bars is small.
+/// Maximum width of a group per bar in pixels, which keeps charts with few bars small.
 const GROUP_MAX_PER_BAR: f64 = 110.0;
 
 /// Share of a group's width that separates it from the next.
 const GROUP_GAP: f64 = 0.18;
 
-/// Maximum number of lines of a group's name, and their height.
+/// Maximum number of lines in a group's name, and their height.
 const NAME_LINES_MAX: usize = 4;
 const LINE_HEIGHT: f64 = 14.0;
 
-/// Pixels above the plot for the axis title, and between it and the highest tick for numbers.
+/// Pixels above the plot for the axis title, and pixels between the title and the highest tick for
+/// numbers.
 const ABOVE: f64 = 34.0;
 
 /// Pixels between tick labels and the plot.
@@ -79,7 +81,7 @@ pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
     svg.finish()
 }
 
-/// Sizes from which everything else follows.
+/// Sizes that determine the whole layout.
 struct Layout {
     size: Size,
     left: f64,
@@ -88,7 +90,7 @@ struct Layout {
     bar_width: f64,
     axis: PixelAxis,
     has_numbers: bool,
-    /// One of this number of groups is named.
+    /// One in this many groups is labelled.
     name_step: usize,
 }
 
@@ -124,7 +126,7 @@ impl Layout {
         let name_width = group_width * name_step;
         let names = chart.groups().iter().map(|group| name_lines(&group.name, name_width).len());
         let height = bottom + 6.0 + LINE_HEIGHT * names.max().unwrap_or(0) as f64 + 4.0;
-        // A single bar has space on both sides.
+        // A single bar has free space on both sides.
         let room = if series == 1.0 { group_width - 4.0 } else { bar_width };
         let fits = |bar: &Bar| text_width(&number_text(bar), FONT_LABEL) <= room;
         let has_numbers = all().filter(|bar| bar.number.is_some()).all(fits);
@@ -134,7 +136,7 @@ impl Layout {
     }
 }
 
-/// Returns the numbers that the axis must include for a bar.
+/// Returns the numbers that the axis must include to show a bar.
 fn ends(bar: &Bar) -> Vec<f64> {
     let Some(height) = bar.height() else { return Vec::new() };
     let deviation = bar.number.as_ref().and_then(|number| number.deviation).unwrap_or(0.0);
@@ -151,7 +153,7 @@ fn number_text(bar: &Bar) -> String {
     }
 }
 
-/// Returns the tooltip of a bar.
+/// Returns the tooltip text of a bar.
 fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
     let number = bar.number.clone().map(|number| {
         if number.unit.is_empty() {
@@ -220,7 +222,7 @@ fn draw_bar(svg: &mut Svg, layout: &Layout, drawn: &DrawnBar<'_>) {
     svg.close();
 }
 
-/// Draws the reason why a bar is missing, rotated if there is room, or a dash.
+/// Draws the reason for a missing bar, rotated if there is enough space, or a dash.
 fn draw_missing(svg: &mut Svg, layout: &Layout, bar: &Bar, middle: f64) {
     let text = bar_text(bar);
     let floor = layout.axis.floor();

@@ -1,4 +1,5 @@
-//! Markers and dashes that distinguish series besides their colours, and the samples in legends.
+//! Markers and dashes that distinguish series in addition to their colours, and the samples in
+//! legends.
 
 use super::super::chart::Series;
 use super::lines::MARKERS_MAX;
@@ -7,7 +8,7 @@ use super::{COLOURS, Pixel, Px, Svg, series_class};
 /// Pixels from the centre of a marker to its edge.
 pub(super) const MARKER_RADIUS: f64 = 2.8;
 
-/// Returns the sample of a bar chart's series for its legend.
+/// Returns the legend sample of a bar chart's series.
 pub(crate) fn bar_key(index: usize) -> String {
     key(index, 12.0, |svg| {
         let square = [("x", 0.5), ("y", 0.5), ("width", 11.0), ("height", 11.0)];
@@ -18,7 +19,7 @@ pub(crate) fn bar_key(index: usize) -> String {
     })
 }
 
-/// Returns the sample of a line chart's series for its legend.
+/// Returns the legend sample of a line chart's series.
 pub(crate) fn line_key(index: usize, series: &Series) -> String {
     key(index, 24.0, |svg| {
         if series.is_joined {
@@ -35,7 +36,7 @@ pub(crate) fn line_key(index: usize, series: &Series) -> String {
     })
 }
 
-/// Returns a sample without a title: the name follows it.
+/// Returns a sample without a title, because the name follows it.
 fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
     let mut svg = Svg::default();
     let size = [("width", Px(width)), ("height", Px(12.0))];
@@ -53,12 +54,12 @@ fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
     svg.finish()
 }
 
-/// Returns the classes of a line: dashed once colours repeat.
+/// Returns the classes of a line, which is dashed once the colours repeat.
 pub(super) fn line_class(index: usize) -> &'static str {
     if (index / COLOURS) % 2 == 1 { "line dashed" } else { "line" }
 }
 
-/// Returns the outline of a marker, of one of four shapes.
+/// Returns the outline of a marker, which has one of four shapes.
 pub(super) fn marker(index: usize, center: Pixel, radius: f64) -> String {
     let (x, y, r) = (Px(center.x), Px(center.y), radius);
     let path = match index % 4 {

@@ -1,10 +1,10 @@
-//! Width and line breaking of text without a font, by classes of characters; estimates are rather
-//! too wide than too narrow.
+//! Width and line breaking of text without access to the font. Widths are estimated from classes of
+//! characters, and tend to be too large rather than too small.
 
 use textwrap::core::Fragment;
 use textwrap::wrap_algorithms::wrap_first_fit;
 
-/// Replaces omitted text.
+/// Printed in place of omitted text.
 const ELLIPSIS: char = '…';
 
 /// Returns the width of `text` in pixels at a font size of `size`, for a sans-serif font.
@@ -12,8 +12,8 @@ pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * size
 }
 
-/// Returns the width of a character in font sizes, as in DejaVu Sans, the widest of the common
-/// fonts.
+/// Returns the width of a character relative to the font size. The widths are those of DejaVu Sans,
+/// the widest of the common fonts.
 fn em(c: char) -> f64 {
     match c {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | '\u{2009}' => 0.3,
@@ -26,7 +26,7 @@ fn em(c: char) -> f64 {
     }
 }
 
-/// Width of a part and of the joint to the next one.
+/// Width of a part, and of the separator before the next part.
 #[derive(Debug)]
 struct PartWidth {
     width: f64,
@@ -47,7 +47,7 @@ impl Fragment for PartWidth {
     }
 }
 
-/// Returns the parts between which `text` may be broken, each with the joint before it: words,
+/// Returns the parts between which `text` may be broken, each with its preceding separator: words,
 /// split after hyphens, slashes and underscores.
 pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
     let mut parts = Vec::new();
@@ -59,8 +59,8 @@ pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
     parts
 }
 
-/// Breaks `text` into at most `lines_max` lines of at most `width` pixels; omitted text is replaced
-/// by an ellipsis.
+/// Breaks `text` into at most `lines_max` lines of at most `width` pixels. Omitted text is replaced
+/// with an ellipsis.
 pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Vec<String> {
     let parts = parts(text);
     if parts.is_empty() {
@@ -75,7 +75,8 @@ pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Ve
     let mut lines = Vec::new();
     let mut rest = &parts[..];
     for line in wrap_first_fit(&fragments, &[width]) {
-        // The part after the last line makes that line too long, so that it ends in an ellipsis.
+        // The part after the last line makes that line too long, so that the line ends with an
+        // ellipsis.
         let is_last = lines.len() + 1 == lines_max;
         let count = (line.len() + usize::from(is_last)).min(rest.len());
         let (first, others) = rest[..count].split_first().expect("a line has a part");
@@ -90,7 +91,7 @@ pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Ve
     lines
 }
 
-/// Returns `text`, with an ellipsis in place of the part beyond `width` pixels.
+/// Returns `text` with the part beyond `width` pixels replaced by an ellipsis.
 pub(super) fn shortened(text: &str, size: f64, width: f64) -> String {
     if text_width(text, size) <= width {
         return text.to_owned();
@@ -111,7 +112,8 @@ pub(super) fn shortened(text: &str, size: f64, width: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: text stays within its width and its lines, and shows when it was cut.
+    //! Goal: text stays within its width and number of lines, and an ellipsis shows where it was
+    //! truncated.
     use super::*;
 
     #[test]

@@ -1,5 +1,5 @@
-//! A line chart: one path for each series, markers where points are few, and a second vertical
-//! axis at the right if there is a second quantity.
+//! A line chart with one path for each series, markers if there are few points, and a second
+//! vertical axis on the right for a second quantity.
 
 use super::super::chart::{LineChart, Point, Series};
 use super::super::number::Number;
@@ -8,14 +8,14 @@ use super::label::{shortened, text_width};
 use super::pixel_axis::{Ends, PixelAxis};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Pixel, Px, Size, Svg, series_class};
 
-/// Maximum number of points of a series with markers.
+/// Maximum number of points in a series with markers.
 pub(super) const MARKERS_MAX: usize = 40;
 
 /// Pixels above and below the plot for titles and tick labels.
 const ABOVE: f64 = 30.0;
 const BELOW: f64 = 42.0;
 
-/// Pixels between tick labels and the plot, and between the labels of two ticks.
+/// Pixels between tick labels and the plot, and between adjacent tick labels.
 const TICK_GAP: f64 = 8.0;
 
 /// Draws a line chart.
@@ -27,7 +27,7 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let right_y = height_axis(chart, true, frame).between(bottom, ABOVE);
     let left = widest(&y) + TICK_GAP;
     let x = PixelAxis::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, Ends::Data);
-    // Half of the last label extends beyond the plot.
+    // The right half of the last label extends beyond the plot.
     let margin = match &chart.right {
         Some(_) => widest(&right_y) + TICK_GAP,
         None => 0.0,
@@ -79,7 +79,7 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     svg.finish()
 }
 
-/// Returns the axis of the heights of all series at the left, or at the right.
+/// Returns the vertical axis of all series on the left or on the right.
 fn height_axis(chart: &LineChart, is_right: bool, frame: &Frame<'_>) -> PixelAxis {
     let series = chart.series.iter().filter(|series| series.is_right == is_right);
     let heights: Vec<f64> = series.flat_map(|series| &series.points).flat_map(reach).collect();
@@ -94,13 +94,13 @@ fn widest(axis: &PixelAxis) -> f64 {
     labels.fold(0.0, f64::max)
 }
 
-/// Returns the y of a point, and the ends of its deviation if it can be drawn.
+/// Returns the y of a point, and both ends of its deviation if it can be drawn.
 fn reach(point: &Point) -> [f64; 3] {
     let (y, deviation) = (point.y, point.drawable_deviation().unwrap_or(0.0));
     [y, y + deviation, if y > deviation { y - deviation } else { y }]
 }
 
-/// A point of a series and where it is drawn.
+/// A point of a series, and its position in the drawing.
 #[derive(Clone, Copy, Debug)]
 struct DrawnPoint {
     pixel: Pixel,
@@ -115,7 +115,7 @@ struct Plot {
     bottom: f64,
 }
 
-/// Draws a bar with two ends at each point that has a deviation.
+/// Draws an error bar with caps at each point that has a deviation.
 fn draw_deviations(svg: &mut Svg, series: &Series, x: &PixelAxis, y: &PixelAxis) {
     for point in &series.points {
         let Some(deviation) = point.drawable_deviation() else { continue };
@@ -146,7 +146,7 @@ fn draw_grid(svg: &mut Svg, x: &PixelAxis, y: &PixelAxis, plot: Plot) {
         let (at, half) = (x.at(tick), text_width(&label, FONT_LABEL) / 2.0);
         let line = format!("M{} {}v4", Px(at), Px(bottom));
         svg.empty("path", &[("class", &"floor"), ("d", &line)]);
-        // Labels that would touch the previous label are omitted.
+        // Labels that would overlap the previous label are omitted.
         if at - half >= free_from {
             let below = Pixel { x: at, y: bottom + 4.0 + FONT_LABEL + 2.0 };
             svg.label("tick middle", below, &label);
@@ -155,7 +155,8 @@ fn draw_grid(svg: &mut Svg, x: &PixelAxis, y: &PixelAxis, plot: Plot) {
     }
 }
 
-/// Returns the points that can be drawn; each point that cannot be drawn starts a new piece.
+/// Returns the points that can be drawn, in pieces. A point that cannot be drawn starts a new
+/// piece.
 fn pieces(points: &[Point], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnPoint>> {
     let shown = |point: &Point| x.shows(point.x) && y.shows(point.y);
     let pieces = points.split(|point| !shown(point)).filter(|piece| !piece.is_empty());
@@ -166,8 +167,8 @@ fn pieces(points: &[Point], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnPoint>
     pieces.map(|piece| piece.iter().map(drawn).collect()).collect()
 }
 
-/// Keeps only the first, the highest, the lowest and the last of consecutive points in one pixel
-/// column: the same picture from at most four points per column.
+/// Keeps only the first, highest, lowest and last of consecutive points in one pixel column. The
+/// picture is the same, with at most four points per column.
 fn thinned(points: &[DrawnPoint]) -> Vec<Pixel> {
     let mut kept = Vec::new();
     for column in points.chunk_by(|a, b| a.pixel.x.floor() == b.pixel.x.floor()) {
@@ -212,7 +213,7 @@ fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, drawn: &DrawnPoin
 
 #[cfg(test)]
 mod tests {
-    //! Goal: many points become few without a change that can be seen, and gaps stay gaps.
+    //! Goal: thinning many points makes no visible difference, and gaps are preserved.
     use super::super::super::Scale;
     use super::*;
 

@@ -1,12 +1,12 @@
 //! Charts as inline SVG: a small writer and the drawings.
 //!
 //! * `writer`: elements, their attributes and text;
-//! * `pixel_axis`: from numbers to pixels on an axis, round ticks and their labels;
+//! * `pixel_axis`: mapping from numbers to pixels on an axis, round ticks and their labels;
 //! * `label`: text width and line breaking;
-//! * `bars`, `lines`: the two charts; `key`: the samples in their legends.
+//! * `bars`, `lines`: the two types of charts; `key`: the samples in their legends.
 //!
 //! Invariants: all text is escaped, elements are balanced, coordinates are finite, and equal charts
-//! produce equal bytes. Colours, fonts and line widths are classes that the page defines, so that
+//! produce equal bytes. Colours, fonts and line widths are classes defined by the page, so that
 //! they follow its light or dark scheme.
 
 mod bars;
@@ -23,24 +23,24 @@ pub(crate) use key::{bar_key, line_key};
 pub(crate) use lines::lines;
 use writer::{Pixel, Px, Size, Svg};
 
-/// Number of colours before they repeat in a paler shade.
+/// Number of colours. They then repeat in a paler shade.
 const COLOURS: usize = 7;
 
-/// Font size in pixels: axis titles and legends; everything else.
+/// Font sizes in pixels: for axis titles and legends, and for everything else.
 const FONT_TITLE: f64 = 12.0;
 const FONT_LABEL: f64 = 11.0;
 
-/// Environment of a drawing.
+/// Parameters of a drawing.
 pub(crate) struct Frame<'a> {
-    /// Unique in the page; letters, digits and hyphens.
+    /// Id, unique within the page; letters, digits and hyphens.
     pub(crate) id: &'a str,
-    /// Width in pixels at which the drawing must be readable; it may be wider.
+    /// Width in pixels at which the drawing must be readable. The drawing may be wider.
     pub(crate) width: f64,
-    /// Height of the plot, without the parts above and below it.
+    /// Height of the plot, excluding the parts above and below it.
     pub(crate) plot_height: f64,
 }
 
-/// Returns the classes of a series: its colour, and paler when colours repeat.
+/// Returns the classes of a series: its colour, in a paler shade once colours repeat.
 fn series_class(index: usize) -> String {
     let pale = if (index / COLOURS) % 2 == 1 { " pale" } else { "" };
     format!("s{}{pale}", index % COLOURS)

@@ -1,22 +1,22 @@
-//! The mapping from numbers to pixels on an axis: range, scale, round ticks and their labels.
+//! Maps numbers to pixels on an axis: range, scale, round ticks and their labels.
 //!
-//! Independent of the direction: the caller specifies the pixels of both ends.
+//! The axis is independent of the direction: the caller specifies the pixels of both ends.
 
 use super::super::Scale;
 use super::super::number::grouped;
 
-/// Larger numbers are drawn as this one, so that sums stay finite.
+/// Larger numbers are replaced by this value, so that sums stay finite.
 const VALUE_MAX: f64 = 1e300;
 
-/// Percentiles are drawn up to this number of nines.
+/// Maximum number of nines for percentiles.
 const NINES_MAX: f64 = 9.0;
 
-/// Ends of an axis.
+/// The placement of an axis's ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
-    /// At ticks; a linear axis includes zero: for heights.
+    /// At ticks; a linear axis includes zero. For heights.
     Ticks,
-    /// At the first and the last number: for sequences.
+    /// At the first and the last number. For sequences.
     Data,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct PixelAxis {
 }
 
 impl PixelAxis {
-    /// Returns an axis that shows all `values` possible with its scale, with about `ticks` ticks.
-    /// An axis of percentiles always ends at the data.
+    /// Returns an axis with about `ticks` ticks that shows all `values` that its scale can
+    /// represent. A percentile axis always ends at the data.
     pub(super) fn new(scale: Scale, values: &[f64], ticks: usize, ends: Ends) -> Self {
         let with_zero = ends == Ends::Ticks;
         let with_ticks = with_zero && scale != Scale::Percentile;
@@ -45,7 +45,7 @@ impl PixelAxis {
         });
         let (low, high) = match (low > high, scale) {
             (false, _) => (low, high),
-            // No values.
+            // There are no values.
             (true, Scale::Log | Scale::Doubling) => (1.0, 10.0),
             (true, _) => (0.0, 1.0),
         };
@@ -60,7 +60,7 @@ impl PixelAxis {
             (low, high) = (low.min(unit_of(scale, *end)), high.max(unit_of(scale, *end)));
         }
         if low == high {
-            // More than the rounding error of a large number.
+            // The difference must exceed the rounding error of a large number.
             high = low + f64::max(1.0, low.abs() / 10.0);
         }
         let inside = |tick: &f64| {
@@ -71,13 +71,13 @@ impl PixelAxis {
         Self { scale, low, high, from_px: 0.0, to_px: 1.0, ticks }
     }
 
-    /// Returns the axis between these pixels.
+    /// Returns the axis placed between these pixels.
     pub(super) fn between(mut self, from_px: f64, to_px: f64) -> Self {
         (self.from_px, self.to_px) = (from_px, to_px);
         self
     }
 
-    /// Returns the pixel of a number, clamped to the ends of the axis.
+    /// Returns the pixel position of a number, clamped to the ends of the axis.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = value.clamp(-VALUE_MAX, VALUE_MAX);
         let unit = if can_show(self.scale, value) {
@@ -91,7 +91,7 @@ impl PixelAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Returns the pixel of the base of bars: zero, or the lower end.
+    /// Returns the pixel position of the base of bars: zero, or the lower end.
     pub(super) fn floor(&self) -> f64 {
         match self.scale {
             Scale::Linear => self.at(0.0),
@@ -99,19 +99,19 @@ impl PixelAxis {
         }
     }
 
-    /// Returns whether the scale can show this number.
+    /// Returns whether the scale can represent this number.
     pub(super) fn shows(&self, value: f64) -> bool {
         can_show(self.scale, value)
     }
 
-    /// Returns the ticks, ascending, with their labels.
+    /// Returns the ticks with their labels, in ascending order.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let step = self.ticks.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::MAX, f64::min);
         let largest = self.ticks.iter().fold(0.0, |largest: f64, tick| largest.max(tick.abs()));
         let label = |tick: f64| match self.scale {
             Scale::Linear => tick_label(tick, largest, step),
-            // Each label has its own suffix, in thousands from 10k on: on a logarithmic axis, plain
-            // numbers of similar length are easily confused.
+            // Each label has its own suffix, in thousands from 10k upward. On a logarithmic axis,
+            // plain numbers of similar length are easily confused.
             Scale::Doubling => tick_label(tick, largest.min(1e4), tick.min(1.0)),
             Scale::Log => tick_label(tick, if tick >= 1e4 { tick.max(1e5) } else { tick }, tick),
             Scale::Percentile => format!("{}", (tick * 1e9).round() / 1e9),
@@ -120,7 +120,7 @@ impl PixelAxis {
     }
 }
 
-/// Returns whether a scale can show `value`.
+/// Returns whether a scale can represent `value`.
 fn can_show(scale: Scale, value: f64) -> bool {
     value.is_finite()
         && match scale {
@@ -139,8 +139,7 @@ fn unit_of(scale: Scale, value: f64) -> f64 {
     }
 }
 
-/// Returns multiples of 1, 2 or 5 times a power of ten, from at or below `low` to at or above
-/// `high`.
+/// Returns multiples of 1, 2 or 5 times a power of ten that enclose the range from `low` to `high`.
 fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let (low, high) =
         if low == high { (low.min(0.0), high.max(low.min(0.0) + 1.0)) } else { (low, high) };
@@ -149,7 +148,7 @@ fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     let step = step.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(10.0 * power);
     let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
-    // Numbers whose difference is lost in rounding have no ticks of their own.
+    // Numbers whose difference is lost in rounding have no separate ticks.
     let steps = last - first;
     if !(1.0..=4.0 * count as f64 + 4.0).contains(&steps) {
         return vec![low, high];
@@ -157,7 +156,7 @@ fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     (0..=steps as usize).map(|index| (first + index as f64) * step).collect()
 }
 
-/// Returns 1, 2 and 5 times powers of ten if there are about `count` of them, otherwise powers of
+/// Returns 1, 2 and 5 times powers of ten if about `count` of them are needed, otherwise powers of
 /// ten.
 fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let decades = (low.log10().floor() as i32, high.log10().ceil() as i32);
@@ -170,13 +169,14 @@ fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     if last - first <= count + 2 {
         return all[first..=last].to_vec();
     }
-    // Labels of decades are shorter than labels of round numbers, so there may be twice as many.
+    // Labels of decades are shorter than other labels, so there may be twice as many.
     let every = ((decades.1 - decades.0) as usize).div_ceil(2 * count.max(1)).max(1);
     let powers = (decades.0..=decades.1).step_by(every).map(|decade| 10f64.powi(decade));
     powers.filter(|tick| *tick > 0.0 && tick.is_finite()).collect()
 }
 
-/// Returns powers of two, or of four and so on if there are more than about twice `count`.
+/// Returns powers of two; if more than about twice `count` would be needed, powers of four and so
+/// on.
 fn doubling_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let (first, last) = (low.log2().ceil() as i32, high.log2().floor() as i32);
     let steps = usize::try_from(last - first).unwrap_or(0);
@@ -192,7 +192,7 @@ fn percentile_ticks(low: f64, high: f64) -> Vec<f64> {
     ticks.filter(|tick| (low - 1e-9..=high + 1e-9).contains(tick)).collect()
 }
 
-/// Returns a tick's label with the decimals that `step` needs, in thousands, millions and so on if
+/// Returns a tick's label with the decimals required by `step`, in thousands, millions and so on if
 /// the `largest` tick is that large.
 fn tick_label(tick: f64, largest: f64, step: f64) -> String {
     let (divisor, suffix) = match largest {

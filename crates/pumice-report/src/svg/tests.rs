@@ -1,7 +1,7 @@
-//! Goal: drawings are well-formed with any content, text from outside stays text, and bars and
-//! their error bars are where their numbers are.
+//! Goal: drawings are well-formed with any content, untrusted text stays text, and bars and error
+//! bars are at the positions of their numbers.
 //!
-//! Method: a reader of the XML that the writer makes, strict about balance, quotes and escapes.
+//! Method: a parser for the XML that the writer creates, strict about balance, quotes and escapes.
 
 use super::super::{Axis, Bar, BarChart, LineChart, Number, Point, Scale, sample};
 use super::*;
@@ -33,7 +33,7 @@ fn read(xml: &str) -> (Vec<String>, String) {
     (tags, text)
 }
 
-/// Returns the number in an attribute of a tag.
+/// Returns the number in a tag's attribute.
 fn number(tag: &str, attribute: &str) -> f64 {
     let (_, value) = tag.split_once(&format!(" {attribute}=\"")).expect("the attribute is there");
     value.split('"').next().unwrap_or_default().parse().expect("a number")
@@ -87,8 +87,8 @@ fn many_bars_get_more_room_instead_of_becoming_invisible() {
     }
 }
 
-/// Regression: a histogram of twenty bars was wider than its column, and its last bars, often the
-/// highest, had to be scrolled to.
+/// Regression: a histogram of twenty bars was wider than its column, and users had to scroll to its
+/// last bars, which are often the highest.
 #[test]
 fn a_histogram_fits_its_width() {
     let mut chart =
@@ -104,7 +104,7 @@ fn a_histogram_fits_its_width() {
         let right = number(rects[19], "x") + number(rects[19], "width");
         assert!(right <= width && number(&tags[0], "width") <= width, "{right} of {width}");
         assert!(number(rects[0], "width") >= 7.0, "{}", rects[0]);
-        // Each name is the tooltip of its group; the names below the bars come a second time.
+        // Each name is the tooltip of its group; the names below the bars are a second occurrence.
         let shown = (0..20).filter(|index| {
             let name = format!("{}-{}", 5 * index, 5 * index + 5);
             tags.iter().any(|tag| tag.contains("tick middle")) && text.matches(&name).count() > 2
@@ -117,7 +117,7 @@ fn a_histogram_fits_its_width() {
 fn lines_have_a_path_each_and_markers_where_points_are_few() {
     let (tags, _) = read(&lines(&sample::percentiles(), &FRAME));
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"line\"")).count(), 3);
-    // Eleven percentiles, the hundredth is not on the axis.
+    // There are eleven percentiles, but 100 is not on the axis.
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 30);
     let (tags, _) = read(&lines(&sample::over_time(), &FRAME));
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 0);
@@ -154,7 +154,7 @@ fn a_second_quantity_has_its_own_axis() {
     chart.dots_at_right("b", Axis::new("time", "ms"), vec![Point::new(5.0, 1.0)]);
     let (tags, text) = read(&lines(&chart, &FRAME));
     assert!(text.contains("time, ms") && text.contains("b: 1 ms at 5 GB"), "{text}");
-    // One ms is at the top of its axis, as 100 MB/s are of the other.
+    // The value 1 ms is at the top of its axis, and so is 100 MB/s on the other axis.
     let places: Vec<&str> = tags.iter().filter_map(|tag| tag.strip_prefix("path d=\"M")).collect();
     let height = |index: usize| {
         let path = places[index].split(['a', 'L', 'z']).next().expect("a place").to_owned();
@@ -164,7 +164,7 @@ fn a_second_quantity_has_its_own_axis() {
     assert!((height(0) - 30.0).abs() < 3.0 && (height(2) - 30.0).abs() < 3.0, "{places:?}");
     let ticks = |tags: &[String]| tags.iter().filter(|tag| tag.contains("\"tick\"")).count();
     assert_eq!((ticks(&alone), ticks(&tags) >= 3), (0, true));
-    // The same line, in less room.
+    // The line is the same, in less space.
     let line = |tags: &[String]| tags.iter().find(|tag| tag.contains("\"line\"")).cloned();
     assert_ne!(line(&alone), line(&tags));
 }

@@ -1,10 +1,10 @@
-//! A writer of SVG that escapes all text and balances all elements.
+//! An SVG writer that escapes all text and balances all elements.
 
 use std::fmt::{self, Display, Write as _};
 
 use super::Frame;
 
-/// Maximum width relative to the requested width at which a drawing is scaled down rather than
+/// Maximum width, relative to the requested width, up to which a drawing is scaled down rather than
 /// scrolled.
 const FITS_MAX: f64 = 1.1;
 
@@ -15,7 +15,7 @@ pub(super) struct Size {
     pub(super) height: f64,
 }
 
-/// A position in pixels from the upper left corner.
+/// A position in pixels, relative to the upper left corner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pixel {
     pub(super) x: f64,
@@ -28,14 +28,14 @@ pub(super) struct Px(pub(super) f64);
 
 impl Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A browser would refuse an element with a coordinate that is not finite.
+        // A browser would reject an element with a coordinate that is not finite.
         let tenths = if self.0.is_finite() { (self.0 * 10.0).round() } else { 0.0 };
         // Adding zero removes the sign of a negative zero.
         write!(f, "{}", tenths / 10.0 + 0.0)
     }
 }
 
-/// Escapes `text` so that it can end neither an element nor an attribute.
+/// Escapes `text` so that it cannot end an element or an attribute.
 struct Escaped<T>(T);
 
 impl<T: Display> Display for Escaped<T> {
@@ -54,7 +54,7 @@ impl<T: Display> Display for Escaped<T> {
     }
 }
 
-/// An attribute's name and value.
+/// Name and value of an attribute.
 type Attribute<'a> = (&'static str, &'a dyn Display);
 
 /// Writes elements in order.
@@ -65,10 +65,10 @@ pub(super) struct Svg {
 }
 
 impl Svg {
-    /// Returns a drawing of this size with a title and a description for screen readers.
+    /// Returns a drawing of this size, with a title and a description for screen readers.
     ///
     /// The class is `fits` if the drawing is about as wide as requested, so that it can be scaled
-    /// down; a wider one must be scrolled.
+    /// down. A wider one must be scrolled.
     pub(super) fn new(frame: &Frame<'_>, size: Size, title: &str, description: &str) -> Self {
         let mut svg = Self::default();
         let (id, fits) = (frame.id, size.width <= frame.width * FITS_MAX);
@@ -102,13 +102,13 @@ impl Svg {
         write_to(&mut self.text, format_args!("</{name}>"));
     }
 
-    /// Writes an empty element.
+    /// Writes an element without content.
     pub(super) fn empty(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
         self.begin(name, attributes);
         self.text.push_str("/>");
     }
 
-    /// Writes an element with text.
+    /// Writes an element that contains text.
     pub(super) fn leaf(&mut self, name: &'static str, attributes: &[Attribute<'_>], text: &str) {
         self.begin(name, attributes);
         write_to(&mut self.text, format_args!(">{}</{name}>", Escaped(text)));
@@ -126,7 +126,7 @@ impl Svg {
         }
     }
 
-    /// Returns the drawing, with everything closed.
+    /// Closes all open elements and returns the drawing.
     pub(super) fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();

@@ -1,7 +1,7 @@
-//! Goal: a spreadsheet gets numbers as numbers and text as text, never a formula, and charts that
-//! read the numbers beside them.
+//! Goal: a spreadsheet receives numbers as numbers and text as text, never as a formula, and charts
+//! that refer to the numbers beside them.
 //!
-//! Method: another library reads the workbook back; for charts, the XML in the file is read.
+//! Method: another library reads the workbook back; for charts, the XML in the file is parsed.
 
 use std::io::{Cursor, Read};
 
@@ -144,11 +144,12 @@ fn the_same_document_gives_the_same_bytes() {
     assert_eq!(bytes, sample::document().to_xlsx().expect("a workbook"));
     let (_, properties) = parts(&sample::document(), "docProps/core.xml").remove(0);
     assert_eq!(properties.matches("2000-01-01T00:00:00Z").count(), 2, "{properties}");
-    // Time of change of the first file of the archive: the earliest that the format knows.
+    // Modification time of the first file in the archive: the earliest time that the format
+    // supports.
     assert_eq!(bytes[10..14], [0, 0, 0x21, 0]);
 }
 
-/// Returns the files of a workbook whose path begins with `start`, in the order of the archive's
+/// Returns the files of a workbook whose path starts with `start`, in the order of the archive's
 /// directory.
 fn parts(document: &Document, start: &str) -> Vec<(String, String)> {
     let bytes = document.to_xlsx().expect("a workbook");

@@ -44,7 +44,7 @@ impl Data {
                     .into(),
             );
         }
-        // fio refills the buffers itself when it compresses or deduplicates.
+        // fio refills the buffers itself when it generates compressible or duplicate data.
         let repeats = !refilled && saved_percent.is_none() && duplicates.unwrap_or(0) == 0;
         if writes && kind == "random" && repeats {
             notes.push(
