@@ -1,9 +1,9 @@
-//! The size of a chunk after compression: with a codec alone, and as a drive stores it.
+//! The size of a chunk after compression, both with the codec alone and as stored by a drive.
 //!
-//! A chunk becomes frames and fills as in a write of the drive: blocks of one repeated byte become
-//! fills, the rest is compressed together, or stored uncompressed if compression saves too little.
-//! Packing is byte by byte, with a header for each record. [`LOG_OVERHEAD`] adds the overhead of
-//! batches, segments and the map.
+//! A chunk becomes frames and fills, as in a write to the drive: blocks of one repeated byte become
+//! fills; the others are compressed together, or stored uncompressed if compression saves too
+//! little. Packing is byte by byte, with a header for each record. [`LOG_OVERHEAD`] adds the
+//! overhead of batches, segments and the map.
 
 use rustix::time::{ClockId, clock_gettime};
 use schemars::JsonSchema;
@@ -16,10 +16,10 @@ use pumice_drive::codec::SAVING_DIVISOR;
 use pumice_drive::controller::{Span, spans};
 use pumice_drive::format::RECORD_HEADER_BYTES;
 
-/// Blocks per fill record when large amounts are written: the drive splits writes at 1 MiB.
+/// Blocks per fill record in large writes, because the drive splits writes at 1 MiB.
 const FILL_BLOCKS: usize = 256;
 
-/// Overhead of the log on top of its records for sequential writes: batch headers and their
+/// Overhead of the log in addition to its records, for sequential writes: batch headers and their
 /// alignment (2.2 KB in 1 MiB), segment headers, the map and its checkpoints. Measured by the test
 /// `the_forecast_is_what_a_drive_takes`.
 pub(super) const LOG_OVERHEAD: f64 = 0.004;
@@ -29,7 +29,7 @@ pub(super) const LOG_OVERHEAD: f64 = 0.004;
 pub struct Config {
     /// The codec.
     pub codec: Codec,
-    /// Bytes of a chunk, 4 KiB to 256 KiB, a power of two.
+    /// Chunk size in bytes, a power of two from 4 KiB to 256 KiB.
     pub chunk_bytes: u32,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for Config {
 /// The stored size of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Taken {
-    /// With the codec alone: each run of blocks at most at its own length, fills at 0.
+    /// With the codec alone: each run of blocks counts at most its own length, and fills count 0.
     pub(super) codec_bytes: u64,
     /// As records of the drive.
     pub(super) record_bytes: u64,
@@ -55,7 +55,7 @@ impl Taken {
     }
 }
 
-/// Time and bytes that a configuration has compressed.
+/// Time spent and bytes compressed by one configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Effort {
     pub(super) bytes: u64,
@@ -69,16 +69,16 @@ impl Effort {
     }
 }
 
-/// Whole blocks of a file in a row.
+/// Consecutive whole blocks of a file.
 #[derive(Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) bytes: &'a [u8],
-    /// For each block, whether it holds data; `None` if all do. Blocks without data are zeroes.
+    /// Whether each block contains data; `None` if all do. Blocks without data are zeroes.
     pub(super) has_data: Option<&'a [bool]>,
 }
 
 impl<'a> Piece<'a> {
-    /// Cuts the piece into chunks; the last one may be shorter.
+    /// Splits the piece into chunks; the last one may be shorter.
     fn chunks(self, chunk_bytes: usize) -> impl Iterator<Item = Piece<'a>> {
         let blocks = chunk_bytes / BLOCK_BYTES;
         self.bytes.chunks(chunk_bytes).enumerate().map(move |(index, bytes)| Piece {
@@ -98,7 +98,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Measures chunks in every configuration; one per thread.
+/// Measures chunks in every configuration. Each thread has its own.
 pub(super) struct ChunkMeter {
     configs: Vec<(Config, Engine, Effort)>,
     target: Vec<u8>,
@@ -112,8 +112,8 @@ impl ChunkMeter {
         Self { configs: engines.collect(), target: vec![0; Engine::target_bytes(largest as usize)] }
     }
 
-    /// Returns the stored size of `piece`, cut into chunks of configuration `index`. Calls `heed`
-    /// for each chunk with its bytes of data and their stored size.
+    /// Returns the stored size of `piece`, split into chunks of configuration `index`. Calls `heed`
+    /// for each chunk with its number of data bytes and their stored size.
     pub(super) fn measure(
         &mut self,
         index: usize,
@@ -139,13 +139,13 @@ impl ChunkMeter {
     }
 }
 
-/// Returns the CPU time of this thread, so that waiting for a processor does not count.
+/// Returns the CPU time of this thread, which excludes waiting for a processor.
 fn busy_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the stored size of one chunk: one frame and the fills around it. Holes take no space.
+/// Returns the stored size of one chunk: a frame and the fills around it. Holes need no space.
 fn taken(engine: &mut Engine, target: &mut [u8], chunk: Piece<'_>) -> Taken {
     let mut taken = Taken::default();
     for span in spans(Lba(0), chunk.bytes, u16::MAX) {
@@ -155,7 +155,7 @@ fn taken(engine: &mut Engine, target: &mut [u8], chunk: Piece<'_>) -> Taken {
                 let fills = chunk.data_blocks(first..first + count);
                 match fills {
                     0 => 0,
-                    // A record of a longer run.
+                    // Part of a record for a longer run.
                     _ if count * BLOCK_BYTES == chunk.bytes.len() => {
                         (RECORD_HEADER_BYTES * fills).div_ceil(FILL_BLOCKS)
                     }
@@ -176,8 +176,8 @@ fn taken(engine: &mut Engine, target: &mut [u8], chunk: Piece<'_>) -> Taken {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a chunk has the size that follows from the codec and the drive's rules.
-    //! Method: blocks with a stored size known to the byte.
+    //! Goal: the size of a chunk follows from the codec and the drive's rules. Method: blocks whose
+    //! stored size is known exactly.
 
     use rand::Rng;
 
@@ -217,7 +217,7 @@ mod tests {
         let config = Config { codec: LZ4, chunk_bytes: 4096 };
         let mut bytes = vec![0; 8 * 4096];
         random(3).fill_bytes(&mut bytes[4096..2 * 4096]);
-        // Noise, and two blocks of zeroes that were written; the rest is holes.
+        // Noise, and two blocks of zeroes that were written; the other blocks are holes.
         let mut has_data = [false; 8];
         has_data[1..4].fill(true);
         let piece = Piece { bytes: &bytes, has_data: Some(&has_data) };
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_saves_little_is_stored_as_it_is() {
-        // An eightieth of it repeats: less than a thirty-second.
+        // One eightieth of the data repeats, which is less than one thirty-second.
         let mut chunk = vec![0; 4096];
         random(2).fill_bytes(&mut chunk);
         chunk[4000..4080].fill(7);

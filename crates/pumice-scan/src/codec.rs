@@ -1,7 +1,7 @@
-//! The codecs that a scan measures: the codecs of a drive, and liblz4.
+//! The codecs that a scan measures: those of a drive, and liblz4.
 //!
-//! A drive's LZ4 is lz4_flex. liblz4, the reference implementation, makes other choices within the
-//! same format: other users of LZ4 see its sizes.
+//! A drive's LZ4 is lz4_flex. liblz4, the reference implementation, makes different choices within
+//! the same format, and most other users of LZ4 get its sizes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use pumice_drive::codec as drive;
 /// Name of the codec in options and files.
 const LIBLZ4: &str = "liblz4";
 
-/// A codec that is measured.
+/// A codec to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Codec {
@@ -89,13 +89,13 @@ impl Engine {
         }
     }
 
-    /// Returns the bytes of target that a source of this length may need.
+    /// Returns the target buffer size for a source of this length, in bytes.
     pub(super) fn target_bytes(source_bytes: usize) -> usize {
         drive::Engine::target_bytes(source_bytes).max(lzzzz::lz4::max_compressed_size(source_bytes))
     }
 
-    /// Returns the length of the encoded source; `None` if it would not be shorter, or the codec
-    /// encodes nothing. The target must have [`Self::target_bytes`].
+    /// Returns the length of the encoded source; `None` if it would not be shorter, or if the codec
+    /// encodes nothing. The target must have a length of at least [`Self::target_bytes`].
     pub(super) fn encode(&mut self, source: &[u8], target: &mut [u8]) -> Option<usize> {
         match self {
             Self::Drive(engine) => {
@@ -112,8 +112,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: displayed names can be parsed, and liblz4 is liblz4, on data where the drive's LZ4
-    //! finds other matches.
+    //! Goal: displayed names can be parsed, and liblz4 is really used, on data in which the drive's
+    //! LZ4 finds different matches.
 
     use super::*;
 

@@ -1,16 +1,17 @@
-//! Finds copies of whole files without reading everything: compares two blocks of files of equal
-//! size.
+//! Finds copies of whole files without reading all data, by comparing two blocks of files with
+//! equal size.
 //!
-//! Copies have equal sizes, so a sample of *sizes*, with all files of each, contains every file
-//! together with its copies. Sizes are sampled by hash, up to a limit; small and large files are
-//! sampled separately, so that a few large files do not make the share of the small ones uncertain.
-//! Two blocks at fixed offsets are read from every file of each sampled size, and files that agree
-//! in both count as copies. Their share of the sampled bytes is the estimate for all.
+//! Copies have equal sizes, so a sample of *sizes*, with all files of each, contains every sampled
+//! file together with its copies. Sizes are sampled by hash, up to a limit. Small and large files
+//! are sampled separately, so that a few large files do not make the share of the small ones
+//! uncertain. Two blocks at fixed offsets are read from every file of each sampled size, and files
+//! in which both blocks agree count as copies. Their share of the sampled bytes is the estimate for
+//! all files.
 //!
-//! Bias: shared blocks of files that are not copies are missed; files that agree in two blocks and
-//! differ elsewhere count as copies. The reported deviation is due to the sampling of sizes (a
-//! ratio over clusters); it is 0 if all sizes were taken. Source: Cochran, "Sampling Techniques",
-//! 1977, eq. 6.13, for the deviation of a ratio.
+//! Bias: shared blocks in files that are not copies are missed; files that agree in the two blocks
+//! but differ elsewhere count as copies. The reported deviation is caused by the sampling of sizes
+//! (a ratio over clusters), and is 0 if all sizes were used. Source: Cochran, "Sampling
+//! Techniques", 1977, eq. 6.13, for the deviation of a ratio.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -23,13 +24,13 @@ use pumice_bench::payload::repeats;
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Maximum number of files of a tier that are compared.
+/// Maximum number of files compared in a tier.
 const FILES_MAX: usize = 8192;
 
 /// Minimum size of a large file.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// The files of the sampled sizes of one tier.
+/// The files of one tier that have sampled sizes.
 #[derive(Debug, Default)]
 struct Tier {
     by_size: BTreeMap<u64, Vec<Arc<Source>>>,
@@ -55,12 +56,12 @@ impl Tier {
     }
 }
 
-/// Files of sampled sizes.
+/// Files that have sampled sizes.
 #[derive(Debug, Default)]
 pub(super) struct DuplicateFiles([Tier; 2]);
 
 impl DuplicateFiles {
-    /// Adds a file, unless it holds no data.
+    /// Adds a file, unless it contains no data.
     pub(super) fn add(&mut self, source: &Arc<Source>) {
         if source.data_blocks() > 0 {
             self.0[usize::from(source.bytes >= LARGE_BYTES)].add(source);
@@ -73,12 +74,12 @@ impl DuplicateFiles {
     }
 }
 
-/// Sums over the sizes of one tier: of `s` sampled bytes, `r` belong to copies.
+/// Sums over the sizes of one tier: `s` bytes were sampled, and `r` of them belong to copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Compared {
-    /// Bytes of all files, sampled or not, of all shards.
+    /// Bytes of all files in all shards, sampled or not.
     bytes: f64,
-    /// Whether all sizes were taken.
+    /// Whether all sizes were used.
     is_whole: bool,
     sizes: f64,
     s: f64,
@@ -104,8 +105,8 @@ impl Compared {
     }
 }
 
-/// Returns the share of all bytes that belongs to further copies of files, and its deviation, as
-/// fractions; `None` without a file.
+/// Returns the share of all bytes that belongs to additional copies of files, and its deviation, as
+/// fractions; `None` if there are no files.
 pub(super) fn share(tiers: &[Compared]) -> Option<(f64, f64)> {
     let all: f64 = tiers.iter().map(|tier| tier.bytes).sum();
     let (mut share, mut variance) = (0.0, 0.0);
@@ -134,7 +135,7 @@ fn compare(tier: Tier, work: &Work<'_>) -> Compared {
     work.share_out(&sizes, |reader, (bytes, files)| {
         let mut contents = BTreeSet::new();
         let mut copies = 0;
-        // A file of unique size has no copy, and is not read.
+        // A file of unique size has no copy, so it is not read.
         for source in files.iter().filter(|_| files.len() > 1) {
             if let Ok(content) = two_blocks(source, reader) {
                 copies += u64::from(!contents.insert(content));
@@ -148,7 +149,7 @@ fn compare(tier: Tier, work: &Work<'_>) -> Compared {
     sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Returns hashes of a block in the middle, chosen by the size, and of the last block.
+/// Returns hashes of a middle block, chosen by the file size, and of the last block.
 fn two_blocks(
     source: &Source,
     reader: &mut super::read::Reader,
@@ -165,9 +166,9 @@ fn two_blocks(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the share of copies is right, for all sizes and for a sample of them, and its
-    //! deviation matches that of the samples.
-    //! Method: sums by hand; sizes with a known half of copies.
+    //! Goal: the share of copies is correct, both for all sizes and for a sample of them, and its
+    //! deviation matches the deviation between samples. Method: sums calculated by hand; sizes with
+    //! a known share of copies.
 
     use super::*;
 
@@ -199,7 +200,8 @@ mod tests {
 
     #[test]
     fn the_deviation_is_that_of_samples() {
-        // Every other one of 4096 sizes is half copies; samples of one in 16, by hash.
+        // In every other one of 4096 sizes, half of the bytes are copies; samples contain one size
+        // in 16, chosen by hash.
         let size = |number: u64| (1000.0, if number.is_multiple_of(2) { 500.0 } else { 0.0 });
         let (mut shares, mut said) = (Vec::new(), 0.0);
         for sample in 0..16 {

@@ -1,7 +1,7 @@
 //! The error of this crate.
 //!
-//! Only a failure that stops a scan is an error. A file below a scanned folder that cannot be read
-//! is counted instead.
+//! Only a failure that stops a scan is an error. An unreadable file below a scanned folder is
+//! counted instead.
 
 use std::borrow::Cow;
 use std::io;
@@ -18,10 +18,10 @@ pub enum Error {
     /// A path, an option or a set of partial results is invalid.
     #[error("{0}")]
     InvalidInput(Cow<'static, str>),
-    /// The partial result is of another version, or the medium cannot be measured.
+    /// The partial result has another version, or the medium cannot be measured.
     #[error("{0}")]
     Unsupported(Cow<'static, str>),
-    /// The file is not the partial result of a scan.
+    /// The file is not a partial result of a scan.
     #[error("not the result of a scan")]
     NotAPartial(#[source] serde_json::Error),
     /// The operating system refused an operation on a scanned path.

@@ -1,6 +1,7 @@
-//! Reads everything: a walk finds files, and a few threads measure them in pieces of 256 KiB.
+//! Reads all data: a walk finds the files, and several threads measure them in pieces of 256 KiB.
 //!
-//! Memory does not grow with the number of files: the queue between walk and threads is bounded.
+//! Memory does not grow with the number of files, because the queue between the walk and the
+//! threads is bounded.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,31 +14,31 @@ use super::sums::{FileSum, Known, Sums};
 use super::work::{Work, locked};
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Blocks per read: the largest chunk, so that the data is still in the processor's cache when it
-/// is compressed.
+/// Blocks per read. This is the largest chunk, so that the data is still in the processor's cache
+/// when it is compressed.
 const PIECE_BLOCKS: u64 = 64;
 
-/// Blocks of a stretch, the unit of work: a single large file keeps all threads busy.
+/// Blocks per stretch, the unit of work. A single large file keeps all threads busy.
 const STRETCH_BLOCKS: u64 = 64 * PIECE_BLOCKS;
 
 /// Maximum number of stretches in the queue.
 const WAITING_MAX: usize = 256;
 
-/// A part of a file: whole pieces.
+/// A part of a file that consists of whole pieces.
 struct Stretch {
     source: std::sync::Arc<Source>,
     first: u64,
     blocks: u64,
 }
 
-/// One scan of everything.
+/// One scan of all data.
 pub(super) struct Everything<'a> {
     pub(super) work: &'a Work<'a>,
     pub(super) known: &'a Known,
 }
 
 impl Everything<'_> {
-    /// Measures all files that `find` finds, or the files before the stop.
+    /// Measures all files that `find` reports, or those reported before the stop.
     pub(super) fn run(&self, find: impl FnOnce(&(dyn Fn(Source) + Sync))) -> Sums {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let receiver = Mutex::new(receiver);
@@ -61,7 +62,7 @@ impl Everything<'_> {
         let blocks = source.blocks();
         for first in (0..blocks).step_by(STRETCH_BLOCKS as usize) {
             let blocks = STRETCH_BLOCKS.min(blocks - first);
-            // Workers end early only if they are stopped.
+            // Workers end early only if the scan is stopped.
             let _ = sender.send(Stretch { source: source.clone(), first, blocks });
         }
     }
@@ -74,7 +75,7 @@ impl Everything<'_> {
         loop {
             let next = locked(waiting).recv();
             let Ok(stretch) = next else { break };
-            // Once stopped, workers only drain the queue, so that no sender waits.
+            // After a stop, workers only drain the queue, so that senders do not block.
             if !self.work.is_stopped() {
                 let read = self.stretch(&stretch, &mut sums, &mut meter, &mut reader, &mut buffer);
                 if let Err(error) = read {

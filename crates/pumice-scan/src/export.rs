@@ -1,7 +1,7 @@
-//! NBD exports: their size, and their blocks with data.
+//! NBD exports: their size, and their blocks that contain data.
 //!
-//! The metadata context `base:allocation`, which Pumice, qemu-nbd and nbdkit offer, reports the
-//! holes. If a server does not report them, everything counts as data, zeroes included.
+//! The metadata context `base:allocation`, which Pumice, qemu-nbd and nbdkit support, reports the
+//! holes. If a server does not report holes, all blocks count as data, including zeroes.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -15,29 +15,30 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::Content;
 use pumice_nbd::client::{Client, Uri, allocation};
 
-/// Interval of progress reports, and of checks whether to stop.
+/// Interval between progress reports, and between checks of the stop flag.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Checks without an answer about holes before the scan stops waiting for one: two minutes.
+/// Maximum number of checks without an answer about holes before the scan stops waiting: two
+/// minutes.
 const LOOKS_MAX: u32 = 1200;
 
-/// Time limit for all answers: a week. A distant server needs hours for a large disk; the progress
-/// shows them.
+/// Maximum time for all answers: one week. A remote server may need hours for a large disk;
+/// progress is reported meanwhile.
 const ALLOCATION_NS_MAX: u64 = 7 * 86_400 * 1_000_000_000;
 
 /// The holes that a server has reported.
 #[derive(Default)]
 struct Map {
-    /// The runs of blocks that are not holes.
+    /// The runs of blocks outside holes.
     runs: Runs,
-    /// The byte up to which the server has reported.
+    /// End of the range that the server has reported, in bytes.
     told: u64,
-    /// The size of the export; 0 until it is known.
+    /// The size of the export; 0 until known.
     bytes: u64,
 }
 
 impl Map {
-    /// Adds the next extent; returns whether there is room for more.
+    /// Adds the next extent. Returns whether more extents can be added.
     fn add(&mut self, length: u64, content: Content) -> bool {
         let range = self.told..self.told + length;
         self.told = range.end;
@@ -48,17 +49,17 @@ impl Map {
     }
 }
 
-/// Returns whether a named path is the address of an export.
+/// Returns whether a named path is the URI of an export.
 pub(super) fn is_uri(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     matches!(scheme.as_deref(), Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }
 
-/// Returns the export with this URI, the `index`-th of the named paths, displayed as `shown`;
-/// `None` if `stop` was set meanwhile.
+/// Returns the export with this URI, which is the `index`-th named path and is displayed as
+/// `shown`; `None` if `stop` was set meanwhile.
 ///
 /// # Errors
-/// The URI is invalid, or the server cannot be reached, or the export holds no data.
+/// The URI is invalid, the server cannot be reached, or the export contains no data.
 pub(super) fn source(
     index: usize,
     text: &str,
@@ -72,7 +73,7 @@ pub(super) fn source(
     let asking = async {
         let client = Client::connect(&runtime, &uri).await?;
         map.borrow_mut().bytes = client.size_bytes();
-        // The length is known; how the server ends the connection does not matter.
+        // The length is already known, so disconnection errors do not matter.
         let _ = client.disconnect().await;
         let told = allocation(&runtime, &uri, ALLOCATION_NS_MAX, |length, content| {
             map.borrow_mut().add(length, content)
@@ -99,7 +100,7 @@ pub(super) fn source(
     runtime.drop_tasks();
     let Some(told) = asked? else { return Ok(None) };
     let Map { mut runs, told: at, bytes } = map.into_inner();
-    // The part after a failure, or after too many pieces, counts as data, as does the last, short
+    // The remainder after a failure or after too many pieces counts as data. So does a short last
     // block, which no request can query.
     runs.add(at..bytes);
     let extents = (told.unwrap_or(false) || at > 0).then_some(runs.0);

@@ -1,12 +1,13 @@
-//! The parts of a file that hold data: without holes, and without space that is allocated but was
-//! never written.
+//! The parts of a file that contain data, excluding holes and space that is allocated but was never
+//! written.
 //!
-//! `SEEK_DATA` finds the holes. It takes unwritten space for data while its pages are in the page
-//! cache; the map of the file system ([`super::fiemap`]) names that space, and its cached content
-//! decides block by block: zeroes are not data, any other content was written and is on its way to
-//! the disk. So the result does not depend on earlier reads. Reading that space costs no I/O.
+//! `SEEK_DATA` finds the holes. It reports unwritten space as data while its pages are in the page
+//! cache. The extent map of the file system ([`super::fiemap`]) identifies such space, and its
+//! cached contents are examined block by block: zeroes are not data; any other contents have been
+//! written and will reach the disk. The result therefore does not depend on earlier reads. Reading
+//! unwritten space costs no I/O.
 //!
-//! Without such a map (tmpfs, ZFS, NFS, most FUSE file systems) `SEEK_DATA` alone decides.
+//! Without such a map (tmpfs, ZFS, NFS, most FUSE file systems), only `SEEK_DATA` is used.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -20,31 +21,32 @@ use super::fiemap;
 use super::population::Extent;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Maximum number of runs of data, and of unwritten extents, of a file: the rest counts as data.
+/// Maximum number of runs of data, and of unwritten extents, in a file. The remainder counts as
+/// data.
 pub(super) const EXTENTS_MAX: usize = 1 << 16;
 
-/// Minimum size of a file without holes whose map is read. Smaller files count as data: opening
-/// every file would make the listing of large trees several times as long.
+/// Minimum size for reading the extent map of a file without holes. Smaller files count as data,
+/// because opening every file would make the listing of large trees several times slower.
 const MAPPED_BYTES_MIN: u64 = 1 << 20;
 
 /// Bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Returns whether a regular file takes less than its length, so that it has holes.
+/// Returns whether a regular file uses less space than its length, which means that it has holes.
 pub(super) fn is_sparse(metadata: &Metadata) -> bool {
     metadata.blocks() * 512 < metadata.len()
 }
 
-/// Returns whether a regular file may hold space without data.
+/// Returns whether a regular file may contain space without data.
 pub(super) fn may_have_holes(metadata: &Metadata) -> bool {
     is_sparse(metadata) || metadata.len() >= MAPPED_BYTES_MIN
 }
 
-/// Returns the runs of blocks with data in the first `bytes` bytes; `None` if these are all blocks.
-/// A block is data if any of its bytes is.
+/// Returns the runs of blocks with data in the first `bytes` bytes; `None` if all blocks contain
+/// data. A block contains data if any of its bytes is data.
 ///
 /// # Errors
-/// The errors of the operating system.
+/// An error from the operating system.
 pub(super) fn data(file: &File, bytes: u64) -> io::Result<Option<Vec<Extent>>> {
     let mut unwritten = Vec::new();
     fiemap::unwritten(file, bytes, |range| {
@@ -57,7 +59,7 @@ pub(super) fn data(file: &File, bytes: u64) -> io::Result<Option<Vec<Extent>>> {
         let data = match seek(file, SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => break,
-            // The whole file is data if the file system cannot tell.
+            // The whole file counts as data if the file system cannot report holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(error) => return Err(error.into()),
         };
@@ -89,7 +91,7 @@ fn hole_after(file: &File, data: u64, bytes: u64) -> io::Result<u64> {
     }
 }
 
-/// Adds the blocks of an unwritten range whose content in the page cache is not zero.
+/// Adds the blocks of an unwritten range whose contents in the page cache are not zero.
 fn add_written(file: &File, range: Range<u64>, runs: &mut Runs) -> io::Result<()> {
     let mut buffer = vec![0; PIECE_BYTES.min((range.end - range.start) as usize)];
     let mut at = range.start;
@@ -118,13 +120,13 @@ fn add_written(file: &File, range: Range<u64>, runs: &mut Runs) -> io::Result<()
 pub(super) struct Runs(pub(super) Vec<Extent>);
 
 impl Runs {
-    /// Returns whether no separate run may be added.
+    /// Returns whether the limit on separate runs has been reached.
     pub(super) fn is_full(&self) -> bool {
         self.0.len() >= EXTENTS_MAX
     }
 
-    /// Adds the blocks of a range of bytes, which must not begin before the last one; joins
-    /// adjacent runs.
+    /// Adds the blocks of a byte range, which must not start before the previous one. Adjacent runs
+    /// are merged.
     pub(super) fn add(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -133,7 +135,7 @@ impl Runs {
         let (first, end) = (range.start / block, range.end.div_ceil(block));
         let is_full = self.is_full();
         match self.0.last_mut() {
-            // The gaps between the last runs of a file in too many pieces count as data.
+            // If a file has too many pieces, the gaps between its last runs count as data.
             Some(last) if is_full || first <= last.first + last.blocks => {
                 last.blocks = last.blocks.max(end - last.first);
             }

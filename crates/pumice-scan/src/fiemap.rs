@@ -1,11 +1,11 @@
-//! The extents of a file that are allocated but were never written (`FS_IOC_FIEMAP`).
+//! Finds the extents of a file that are allocated but were never written (`FS_IOC_FIEMAP`).
 //!
-//! They read as zeroes and hold no data. `SEEK_DATA` reports them as data while any of their pages
-//! is in the page cache, so its result alone depends on earlier reads.
+//! Such extents read as zeroes and contain no data. `SEEK_DATA` reports them as data while any of
+//! their pages is in the page cache, so its result alone depends on earlier reads.
 //!
-//! This is the only file of the crate with unsafe code, because the system call takes a structure
-//! that ends with an array, and no safe binding exists. The map is requested in its present state
-//! (`FIEMAP_FLAG_SYNC` is not set): a scan must not make a file system write.
+//! This is the only file of the crate with unsafe code: the system call requires a structure that
+//! ends with an array, and there is no safe binding. The map is read in its current state
+//! (`FIEMAP_FLAG_SYNC` is not set), because a scan must not cause a file system to write.
 //!
 //! Source: Linux, Documentation/filesystems/fiemap.rst and include/uapi/linux/fiemap.h.
 
@@ -18,10 +18,10 @@ use std::ops::Range;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
-/// Extents per system call: 4 KiB of them.
+/// Extents per system call; they occupy 4 KiB.
 const EXTENTS: usize = 72;
 
-/// Flags of an extent: the last one of the file; allocated but not written.
+/// Flags of an extent: the last one in the file; allocated but not written.
 const LAST: u32 = 1 << 0;
 const UNWRITTEN: u32 = 1 << 11;
 
@@ -49,7 +49,7 @@ struct Extent {
     reserved_flags: [u32; 3],
 }
 
-/// `struct fiemap` with room for [`EXTENTS`].
+/// `struct fiemap` with an array of [`EXTENTS`] extents.
 #[repr(C)]
 struct Request {
     header: Header,
@@ -61,11 +61,11 @@ const _: () = assert!(size_of::<Request>() == 32 + 56 * EXTENTS, "no padding bef
 
 const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Header>(b'f', 11);
 
-/// Calls `visit` for each unwritten extent that overlaps the first `bytes` bytes, in the order of
-/// the file, until it returns false. Returns whether the file system has this map.
+/// Calls `visit` for each unwritten extent that overlaps the first `bytes` bytes, in file order,
+/// until it returns false. Returns whether the file system supports this map.
 ///
 /// # Errors
-/// The errors of the operating system, except for a missing map.
+/// An error from the operating system, except for an unsupported map.
 pub(super) fn unwritten(
     file: &File,
     bytes: u64,
@@ -92,7 +92,7 @@ pub(super) fn unwritten(
                 return Ok(true);
             }
         }
-        // No more extents, or no progress.
+        // There are no more extents, or there was no progress.
         if at == before {
             break;
         }
@@ -100,13 +100,13 @@ pub(super) fn unwritten(
     Ok(true)
 }
 
-/// Returns the extents of a range, up to the size of the array.
+/// Returns the extents in a range, limited to the size of the array.
 fn extents(file: &File, start: u64, length: u64) -> Result<Box<Request>, Errno> {
     let header = Header { start, length, extent_count: EXTENTS as u32, ..Header::default() };
     let mut request = Box::new(Request { header, extents: [Extent::default(); EXTENTS] });
-    // SAFETY: the request begins with the header of this opcode, as the kernel expects it, and has
-    // room for the number of extents in the header, in the kernel's layout (asserted above); any
-    // bytes are valid values of its fields, and it lives until the call has returned.
+    // SAFETY: the request starts with the header that the kernel expects for this opcode. Its array
+    // has as many extents as the header states, in the kernel's layout (asserted above). All bytes
+    // are valid values of its fields, and it outlives the call.
     unsafe {
         let updater = Updater::<FS_IOC_FIEMAP, Request>::new(&mut *request);
         ioctl(file, updater)?;

@@ -1,75 +1,80 @@
 //! A confidence interval of a mean that is valid for any population and any stopping rule.
 //!
-//! A gambler bets against each candidate mean, on every draw, an amount that depends on the earlier
+//! A gambler bets against each candidate mean on every draw. The amount may depend on earlier
 //! draws. If a candidate is the true mean, the game is fair, and the wealth reaches `2 / alpha`
-//! with a probability of at most `alpha / 2` (Ville's inequality), so candidates that lead to this
-//! wealth are rejected: on each side with half of alpha. No normal distribution is assumed, and
-//! looking at the interval after every draw costs no confidence, so an adaptive scan may stop when
-//! it is narrow enough. With bets tuned to the variance seen so far the half-width is `sigma *
-//! sqrt(2 ln(2 / alpha) / n)`: 2.72 sigma / sqrt(n) at 95 %, compared to 1.96 for the normal
-//! distribution, which can be wrong for skewed data.
+//! with a probability of at most `alpha / 2` (Ville's inequality). Candidates that lead to this
+//! wealth are therefore rejected, with half of alpha on each side. No normal distribution is
+//! assumed, and checking the interval after every draw costs no confidence, so an adaptive scan may
+//! stop as soon as it is narrow enough. With bets adjusted to the variance seen so far, the
+//! half-width is `sigma * sqrt(2 ln(2 / alpha) / n)`: 2.72 sigma / sqrt(n) at 95 %, compared with
+//! 1.96 for the normal distribution, which can be wrong for skewed data.
 //!
-//! Where draws hardly differ, no interval that holds for any data can be as narrow as that of the
-//! normal distribution. `n` identical draws do not exclude that one value in a hundred is
-//! different, and with it the mean: the distance from the mean to the end of the range, times `ln(2
-//! / alpha) / n`, stays possible (the probability that no draw has such a value is then `alpha /
-//! 2`). At 95 % and 512 draws of value 0.45 that is 0.32 and 0.43 points. The intervals here are at
-//! most 1.5 times as wide as this limit, and at most twice as wide as the normal distribution's
-//! where the latter is wider than the limit (see the tests).
+//! If draws hardly differ, no interval that is valid for all data can be as narrow as that of the
+//! normal distribution. Even `n` identical draws do not exclude that one value in a hundred is
+//! different, and therefore the mean. A mean remains possible up to a distance of
+//! `ln(2 / alpha) / n` times the distance to the end of the range (the probability that no draw has
+//! such a value is then `alpha / 2`). At 95 % and 512 draws with the value 0.45, this is 0.32 and
+//! 0.43 points. The intervals here are at most 1.5 times as wide as this limit, and at most twice
+//! as wide as those of the normal distribution if the latter are wider than the limit (see the
+//! tests).
 //!
 //! Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
-//! JRSS-B 86(1), 2024: the capital process with predictable plug-in bets (there eq. 25 and theorem
-//! 3), each cut off at a share of the largest safe bet against the candidate (there "truncation",
-//! section 4). The wealth is monotone in the candidate, because the bet before the cut does not
-//! depend on it, so each end is found by bisection.
+//! JRSS-B 86(1), 2024: the capital process with predictable plug-in bets (eq. 25 and theorem 3),
+//! each truncated at a share of the largest safe bet against the candidate ("truncation", section
+//! 4). The wealth is monotone in the candidate, because the bet before truncation does not depend
+//! on the candidate, so each end is found by bisection.
 
-/// Largest value of a draw: the largest stored fraction, all headers included.
+/// Largest value of a draw: the largest stored fraction, including all headers.
 pub(super) const VALUE_MAX: f64 = 1.05;
 
-/// Number of draws after which the plan is revised for the first time; it doubles after that. The
-/// fewest that determine a variance to a quarter: until then the bets assume the largest variance.
+/// Number of draws after which the plan is first revised; it then doubles each time. This is the
+/// minimum that determines a variance to a quarter. Until then, the bets assume the largest
+/// possible variance.
 const PLAN_FIRST: usize = 32;
 
-/// Number of bisections in the search for an end of the interval: to 1e-9 of the range.
+/// Number of bisections in the search for an end of the interval, for a precision of 1e-9 of the
+/// range.
 const HALVINGS: u32 = 30;
 
-/// Limit on a bet, as a share of the bet that the worst draw turns into ruin. Simulated with
+/// Limit on a bet, as a share of the bet that would be ruined by the worst draw. Simulated with
 /// populations like those of the tests: with a half, the interval of identical data is half as wide
 /// again; with nine tenths, the interval of rare large values is a tenth wider.
 const BOLDNESS: f64 = 0.75;
 
-/// Smallest distance between a candidate and a possible draw in the limit on bets, against division
-/// by zero.
+/// Smallest distance between a candidate and a possible draw in the limit on bets, which prevents
+/// division by zero.
 const DISTANCE_MIN: f64 = 1e-3;
 
 /// One draw and the bet on it.
 #[derive(Clone, Copy, Debug)]
 struct Bet {
     draw: f64,
-    /// The smallest and the largest value that the draw could have had.
+    /// The smallest and the largest value that were possible for the draw.
     least: f64,
     most: f64,
     bet: f64,
 }
 
 impl Bet {
-    /// Returns the logarithmic gain of a bet that the mean is above `mean`. Decreases in `mean`.
+    /// Returns the logarithmic gain of a bet that the mean is above `mean`. The gain decreases in
+    /// `mean`.
     fn up(&self, mean: f64) -> f64 {
         let safe = BOLDNESS / (mean - self.least).max(DISTANCE_MIN);
         (self.bet.min(safe) * (self.draw - mean)).ln_1p()
     }
 
-    /// Returns the logarithmic gain of a bet that the mean is below `mean`. Increases in `mean`.
+    /// Returns the logarithmic gain of a bet that the mean is below `mean`. The gain increases in
+    /// `mean`.
     fn down(&self, mean: f64) -> f64 {
         let safe = BOLDNESS / (self.most - mean).max(DISTANCE_MIN);
         (self.bet.min(safe) * (mean - self.draw)).ln_1p()
     }
 }
 
-/// The number of draws for which the bets are optimized; the interval is valid for any number.
+/// The number of draws used to optimize the bets. The interval is valid for any number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Plan {
-    /// The number expected for this half-width, a fraction, from the draws so far.
+    /// The number expected from the draws so far for this half-width, which is a fraction.
     Aim(f64),
     /// A number known in advance.
     Draws(f64),
@@ -77,10 +82,10 @@ pub(super) enum Plan {
     Any,
 }
 
-/// A game that is played draw by draw.
+/// A game played draw by draw.
 #[derive(Clone, Debug)]
 pub(super) struct Betting {
-    /// `ln(2 / alpha)`: the logarithmic wealth that rejects a candidate.
+    /// `ln(2 / alpha)`: the logarithmic wealth at which a candidate is rejected.
     refusal: f64,
     plan: Plan,
     /// Planned number of draws, as of the last revision.
@@ -91,7 +96,7 @@ pub(super) struct Betting {
 }
 
 impl Betting {
-    /// Creates a game for intervals with this confidence, such as 0.95, in 0..1.
+    /// Creates a game for intervals with this confidence, in 0..1, such as 0.95.
     pub(super) fn new(confidence: f64, plan: Plan) -> Self {
         Self {
             refusal: refusal(confidence),
@@ -103,8 +108,9 @@ impl Betting {
         }
     }
 
-    /// Adds a draw in `0..=VALUE_MAX`. `offset`, at most [`VALUE_MAX`] in magnitude, is subtracted
-    /// from the draw: it must be known before the draw and have the mean 0 over the population.
+    /// Adds a draw in `0..=VALUE_MAX`. `offset`, whose magnitude is at most [`VALUE_MAX`], is
+    /// subtracted from the draw. The offset must be known before the draw, and its mean over the
+    /// population must be 0.
     pub(super) fn push(&mut self, value: f64, offset: f64) {
         let count = self.bets.len();
         let variance = (0.25 + self.squares) / (count + 1) as f64;
@@ -117,7 +123,7 @@ impl Betting {
         self.squares += step * (draw - self.mean);
     }
 
-    /// Returns the number of draws for which the bets are optimized.
+    /// Returns the number of draws used to optimize the bets.
     fn planned(&mut self, count: usize, variance: f64) -> f64 {
         let next = (count + 1) as f64;
         match self.plan {
@@ -137,8 +143,8 @@ impl Betting {
         self.bets.len()
     }
 
-    /// Returns the number of draws that the plan is expected to need, from the draws so far; at
-    /// least one.
+    /// Returns the number of draws that the plan is expected to need, estimated from the draws so
+    /// far; at least one.
     pub(super) fn needed(&self) -> f64 {
         let variance = (0.25 + self.squares) / (self.count() + 1) as f64;
         match self.plan {
@@ -155,11 +161,11 @@ impl Betting {
     pub(super) fn interval(&self) -> (f64, f64) {
         let low = self.border(|mean| self.bets.iter().map(|b| b.up(mean)).sum(), 0.0, VALUE_MAX);
         let high = self.border(|mean| self.bets.iter().map(|b| b.down(mean)).sum(), VALUE_MAX, 0.0);
-        // Draws that are not a sample of any population could reject every candidate.
+        // Draws that are not a sample of any population could cause all candidates to be rejected.
         if low <= high { (low, high) } else { (high, low) }
     }
 
-    /// Returns the last rejected candidate from `refused` towards `kept`, if the first one is
+    /// Returns the last rejected candidate between `refused` and `kept`, provided that `refused` is
     /// rejected.
     fn border(&self, gain: impl Fn(f64) -> f64, mut refused: f64, mut kept: f64) -> f64 {
         if gain(refused) < self.refusal {
@@ -173,8 +179,8 @@ impl Betting {
     }
 }
 
-/// Returns the number of draws for an interval of half-width `aim` at this confidence, both
-/// fractions.
+/// Returns the number of draws for an interval with the half-width `aim` at this confidence, both
+/// as fractions.
 pub(super) fn draws_needed(confidence: f64, variance: f64, aim: f64) -> f64 {
     draws_at(refusal(confidence), variance, aim)
 }
@@ -184,16 +190,16 @@ fn refusal(confidence: f64) -> f64 {
 }
 
 fn draws_at(refusal: f64, variance: f64, aim: f64) -> f64 {
-    // A tenth more: the plan is based on few draws, and earlier bets were made for another plan.
+    // A tenth is added because the plan is based on few draws, and earlier bets were optimized for
+    // another plan.
     (1.1 * 2.0 * refusal * variance / (aim * aim)).max(1.0)
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the interval contains the mean at least as often as stated, also for populations that
-    //! deceive a normal distribution and for a stopping rule that looks at every draw; and it is as
-    //! narrow as the formula.
-    //! Method: many seeded games against populations whose mean is known.
+    //! Goal: the interval contains the mean at least as often as stated, even for populations that
+    //! mislead a normal distribution and for a stopping rule that checks every draw; and its width
+    //! agrees with the formula. Method: many seeded games on populations whose mean is known.
 
     use rand::RngExt;
 
@@ -202,9 +208,10 @@ mod tests {
 
     type Population = fn(f64) -> f64;
 
-    /// From a uniform number: close to 0, except for one in 250; large or 0; identical; spread;
-    /// close to 1, except for one in 20; many small and few large values; identical except for one
-    /// in 100 that is 0; like logs, a database, compressed files and programs.
+    /// Values as functions of a uniform number: close to 0, except for one in 250; large or 0;
+    /// identical; spread; close to 1, except for one in 20; many small and few large values;
+    /// identical, except for one in 100 that is 0; values like logs, a database, compressed files
+    /// and programs.
     const POPULATIONS: [(Population, f64); 11] = [
         (|u| if u < 0.004 { 1.0 } else { 0.02 }, 0.004 + 0.996 * 0.02),
         (|u| if u < 0.6 { 1.0 } else { 0.0 }, 0.6),
@@ -219,7 +226,7 @@ mod tests {
         (|u| 0.2 + 0.7 * u, 0.55),
     ];
 
-    /// Draws until the interval is as narrow as requested, with a check after every 64th draw.
+    /// Draws until the interval is as narrow as requested, checking after every 64th draw.
     fn play(population: Population, seed: u64, aim: f64) -> (f64, f64, usize) {
         let mut draws = random(seed);
         let mut game = Betting::new(0.95, Plan::Aim(aim));
@@ -243,7 +250,7 @@ mod tests {
                 !(low..=high).contains(&mean)
             });
             let missed = missed.count();
-            // 5 % of 300 and three standard deviations.
+            // 5 % of 300, plus three standard deviations.
             assert!(missed <= 26, "population {number}: {missed} of {games}");
         }
     }
@@ -254,8 +261,8 @@ mod tests {
         (values.map(|value| (value - mean).powi(2)).sum::<f64>() / 1e5).sqrt()
     }
 
-    /// Regression: for any data, an interval of 512 draws had at least 1.5 points to each side, 46
-    /// times the need of even data.
+    /// Regression: for all data, an interval after 512 draws extended at least 1.5 points to each
+    /// side, 46 times the necessary distance for uniform data.
     #[test]
     fn even_data_has_a_narrow_interval() {
         for draws in [512, 1000, 4000] {
@@ -270,7 +277,7 @@ mod tests {
                     points += 50.0 * (high - low) / seeds as f64;
                 }
                 let normal = 196.0 * deviation(one) / f64::from(draws).sqrt();
-                // The lower bound of every interval that holds for any data.
+                // The lower limit for every interval that is valid for all data.
                 let limit = 50.0 * VALUE_MAX * 40f64.ln() / f64::from(draws);
                 assert!(points <= 2.0 * normal.max(limit), "{number}: {points}, {normal}, {limit}");
                 assert!(points >= limit.min(normal), "{number}: {points}, {normal}, {limit}");
@@ -296,8 +303,8 @@ mod tests {
 
     #[test]
     fn few_draws_of_a_rare_kind_do_not_deceive() {
-        // Four draws in a thousand are stored whole; without any of them the normal distribution
-        // has an interval of width 0.
+        // Four draws in a thousand are stored uncompressed; if none of them is drawn, the normal
+        // distribution's interval has a width of 0.
         let (population, mean) = POPULATIONS[0];
         for seed in 0..50 {
             let mut game = Betting::new(0.95, Plan::Aim(0.01));
@@ -321,7 +328,8 @@ mod tests {
 
     #[test]
     fn an_offset_takes_away_what_was_known() {
-        // Two kinds, 0.2 and 0.8, which the offset knows: the interval closes immediately.
+        // There are two kinds of draws, 0.2 and 0.8, and the offset is exactly right, so the
+        // interval becomes narrow immediately.
         let width = |knows: bool| {
             let mut game = Betting::new(0.95, Plan::Aim(0.02));
             let mut draws = random(3);

@@ -1,12 +1,12 @@
 //! Estimates how compressible data is, in the chunks that a drive's controller compresses, and how
-//! a compressing drive would perform with it.
+//! a compressing drive would perform with this data.
 //!
 //! A scan draws blocks at random and measures the chunks around them until the confidence interval
-//! is as narrow as requested; it reads everything where that is cheaper. The interval holds for any
-//! data. Several machines can each scan a shard; their partial results merge to exactly the result
-//! of a single scan.
+//! is as narrow as requested. If reading all data is cheaper, it does that instead. The interval is
+//! valid for any data. Several machines can each scan a shard; their partial results merge to
+//! exactly the result of a single scan.
 //!
-//! It is not a benchmark: only [`Medium::speed`] writes, in a temporary folder. Scanned data is
+//! This is not a benchmark: only [`Medium::speed`] writes, in a temporary folder. Scanned data is
 //! only read. The crate prints nothing.
 //!
 //! ```
@@ -52,18 +52,18 @@
 //!      -> partial (measurements; shards are merged here) -> outcome -> report
 //! ```
 //!
-//! * `scan`: the order of steps; `options`: its parameters and its progress.
-//! * `walk`: lists files; `extents` with `fiemap`, and `export`: the parts of a file or an export
-//!   that hold data; `passed`: the files left out; `read`: reads the data; `work`: the state that
-//!   the threads share.
-//! * `population`: the choice of the drawn blocks; `strata`, `interval`: the error of a mean of
-//!   draws.
+//! * `scan`: the sequence of steps; `options`: parameters and progress reports.
+//! * `walk`: lists files; `extents` with `fiemap`, and `export`: find the parts of a file or an
+//!   export that contain data; `passed`: skipped files; `read`: reads the data; `work`: the state
+//!   shared by the threads.
+//! * `population`: selects the drawn blocks; `strata`, `interval`: the error of a mean of draws.
 //! * `duplicate_files`: copies of whole files.
-//! * `chunks`: the size of a chunk after a codec, and as records of a drive; `codec`: the codecs;
-//!   `sums`: totals.
-//! * `like`: a profile from which the benchmark makes similar data.
-//! * `outcome`: the estimates; `verdict`: their meaning for drives; `medium`: for a Pumice drive on
-//!   a medium; `provision`: the drive to create for the data; `report`: for people.
+//! * `chunks`: the size of a chunk after compression, and as records of a drive; `codec`: the
+//!   codecs; `sums`: totals.
+//! * `like`: a profile that the benchmark uses to generate similar data.
+//! * `outcome`: the estimates; `verdict`: their consequences for drives; `medium`: the speed of a
+//!   Pumice drive on a medium; `provision`: the drive to create for the data; `report`: formats the
+//!   results for people.
 
 mod chunks;
 mod codec;

@@ -1,11 +1,11 @@
-//! Makes a profile from which the benchmark generates similar data: windows of 64 KiB around some
-//! of the draws.
+//! Creates a profile that the benchmark uses to generate similar data: windows of 64 KiB around
+//! some of the draws.
 //!
 //! In a large file, a window is the data around the draw, and counts once, regardless of the number
-//! of its draws: a profile with room for all windows of the data has each of them. Small files are
-//! concatenated, as a file system lays them out, each file with the same probability: a file with
-//! `n` blocks is drawn `n` times as often as one with a single block, so one of its draws in `n`
-//! counts.
+//! of its draws. A profile with enough space for all windows of the data contains each of them.
+//! Small files are concatenated, as in a file system, each with the same probability. A file with
+//! `n` blocks is drawn `n` times as often as a file with a single block, so only one in `n` of its
+//! draws counts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use pumice_bench::payload::{Profile, Profiling, Saving, WINDOW_BYTES};
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Blocks of a window.
+/// Blocks per window.
 const WINDOW_BLOCKS: u64 = (WINDOW_BYTES / BLOCK_BYTES) as u64;
 
-/// Returns the profile of the drawn data, with draws in the order of their marks; `None` if all
-/// data is less than a window, or the scan was stopped. `duplicates` and `bytes` describe all data.
+/// Returns the profile of the drawn data, with draws ordered by mark; `None` if the data is smaller
+/// than a window, or the scan was stopped. `duplicates` and `bytes` describe the whole data.
 pub(super) fn like(
     draws: &[Draw],
     duplicates: Saving,
@@ -62,15 +62,15 @@ struct Windows {
     reader: Reader,
     profiling: Profiling,
     buffer: Vec<u8>,
-    /// Small files that do not fill a window yet.
+    /// Small files that together do not fill a window yet.
     small: Vec<u8>,
-    /// Windows of large files that were considered, by file and first block.
+    /// Windows of large files that have been considered, by file and first block.
     seen: HashSet<(*const Source, u64)>,
 }
 
 impl Windows {
-    /// Adds the window around a draw. Returns the number of windows added: 0 if it was drawn before
-    /// or cannot be read.
+    /// Adds the window around a draw. Returns the number of windows added, which is 0 if the window
+    /// was drawn before or cannot be read.
     fn add_large(&mut self, draw: &Draw) -> usize {
         let aligned = draw.block - draw.block % WINDOW_BLOCKS;
         let first = aligned.min(draw.source.blocks() - WINDOW_BLOCKS);

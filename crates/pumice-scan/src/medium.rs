@@ -31,19 +31,19 @@ use pumice_bench::target::{Access, Location};
 use pumice_bench::workload::{Ends, Flush, Operation, Pattern, Workload};
 use pumice_drive::base::units::parse_size;
 
-/// Number of runs: with fewer, the interval of the mean contains it too rarely (see
+/// Number of runs. With fewer runs, the interval contains the mean too rarely (see
 /// [`Summary::of`]).
 const RUNS: u64 = 5;
 
-/// Target duration of a run in seconds: longer than a disk's cache absorbs, short enough to wait
-/// for.
+/// Target duration of a run in seconds: longer than a disk's cache can absorb, but short enough to
+/// wait for.
 const RUN_SECONDS: f64 = 0.5;
 
-/// Bytes of the first trial, and the limit of a run.
+/// Bytes written in the first trial, and the maximum for a run.
 const SPAN_BYTES_MIN: u64 = 4 << 20;
 const SPAN_BYTES_MAX: u64 = 1 << 30;
 
-/// Record size and queue depth: similar to the batches of a drive.
+/// Record size and queue depth, which are similar to the batches of a drive.
 const RECORD_BYTES: u64 = 1 << 20;
 const DEPTH: u32 = 4;
 
@@ -52,14 +52,15 @@ const DEPTH: u32 = 4;
 pub enum Medium {
     /// Its sequential write speed in bytes per second.
     Speed(u64),
-    /// A folder on the medium, in which the speed is measured.
+    /// A folder on the medium, in which to measure the speed.
     Folder(PathBuf),
 }
 
 impl FromStr for Medium {
     type Err = String;
 
-    /// Parses `530M` or a folder; a folder with such a name is `./530M`.
+    /// Parses a speed such as `530M`, or a folder. A folder with such a name must be written as
+    /// `./530M`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         match parse_size(text) {
             Ok(0) => {
@@ -91,16 +92,16 @@ pub struct Speed {
     pub name: String,
     /// Sequential write speed in MB/s (10^6); a range if it was measured.
     pub mb_per_s: Range,
-    /// Whether the speed was measured.
+    /// Whether the speed was measured, rather than specified.
     pub is_measured: bool,
 }
 
 impl Medium {
-    /// Returns the speed; `None` if `stop` was set first. For a folder, writes up to 1 GiB in
-    /// temporary files for some seconds.
+    /// Returns the speed; `None` if `stop` was set first. To measure a folder, this writes up to 1
+    /// GiB to temporary files for several seconds.
     ///
     /// # Errors
-    /// The folder cannot be written to, or has too little free space.
+    /// The folder cannot be written, or has too little free space.
     pub fn speed(&self, stop: &AtomicBool) -> Result<Option<Speed>> {
         let name = self.to_string();
         let folder = match self {
@@ -121,11 +122,11 @@ impl Medium {
     }
 }
 
-/// Returns MB/s of each run in a folder; `None` if the measurement was stopped.
+/// Returns the speed of each run in a folder, in MB/s; `None` if the measurement was stopped.
 fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
     let failed =
         |source| Error::Io { what: format!("cannot write in {}", folder.display()), source };
-    // The temporary folder is removed on every return.
+    // The temporary folder is removed on every return path.
     let made = tempfile::Builder::new().prefix(".pumice-scan-").tempdir_in(folder);
     let made = made.map_err(failed)?;
     let mut bench = Bench {
@@ -138,7 +139,8 @@ fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
     loop {
         let Some(seconds) = bench.write(span_bytes, stop)? else { return Ok(None) };
         let wanted = span_bytes as f64 * (RUN_SECONDS / seconds.max(1e-6));
-        // The first bytes of a run are its slowest: a trial that is too short underestimates.
+        // The beginning of a run is its slowest part, so a trial that is too short underestimates
+        // the speed.
         let next = (wanted as u64).min(span_bytes * 8).min(SPAN_BYTES_MAX);
         if next < span_bytes * 2 {
             break;
@@ -161,7 +163,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Returns the seconds to write and flush `span_bytes` bytes; `None` if stopped.
+    /// Returns the time to write and flush `span_bytes` bytes, in seconds; `None` if stopped.
     fn write(&mut self, span_bytes: u64, stop: &AtomicBool) -> Result<Option<f64>> {
         self.location.prepare(span_bytes, true)?;
         let workload = Workload {
@@ -178,11 +180,11 @@ impl Bench {
             ends: Ends::Usual,
             mix: Vec::new(),
         };
-        // Incompressible data, never repeated.
+        // The data is incompressible and never repeats.
         self.runs += 1;
         let run = RunSpec { workload, payload: self.payload.clone(), stream: self.runs, seed: 1 };
         let sample = match measure(&self.location, self.access, &run, stop) {
-            // Some file systems do not support O_DIRECT; the flush is timed anyway.
+            // Some file systems do not support O_DIRECT. The flush is timed in any case.
             Err(error) if self.access.direct && error.is_unsupported() => {
                 self.access.direct = false;
                 measure(&self.location, self.access, &run, stop)
@@ -209,17 +211,17 @@ pub enum Bound {
 pub struct OnMedium {
     /// The medium.
     pub medium: Speed,
-    /// Sequential writes of the host in MB/s, with the main configuration.
+    /// Speed of sequential host writes in MB/s, with the main configuration.
     pub drive_mb_per_s: Range,
-    /// Sequential writes of the host in MB/s, without compression.
+    /// Speed of sequential host writes in MB/s, without compression.
     pub uncompressed_mb_per_s: Range,
-    /// The bottleneck, according to the measured values.
+    /// The bottleneck according to the measured values.
     pub bound: Bound,
 }
 
 impl OnMedium {
-    /// Computes the speed of a drive with the data; `None` if too little was read to determine the
-    /// speed of the codec.
+    /// Calculates the speed of a drive with the data; `None` if too little data was read to
+    /// determine the speed of the codec.
     pub fn of(outcome: &Outcome, medium: Speed) -> Option<Self> {
         let main = outcome.main();
         let codec = main.mb_per_s?;
@@ -239,7 +241,7 @@ impl OnMedium {
         })
     }
 
-    /// Returns the result as a sentence.
+    /// Describes the result in a sentence.
     pub(super) fn words(&self, outcome: &Outcome) -> String {
         let between = |range: &Range| {
             if range.low == range.high {
@@ -272,9 +274,8 @@ impl OnMedium {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: speeds follow the arithmetic, with the ends of both intervals, and a measurement
-    //! leaves no files.
-    //! Method: an outcome with chosen numbers; a folder.
+    //! Goal: speeds agree with the calculation, with the ends of both intervals, and a measurement
+    //! leaves no files. Method: an outcome with chosen numbers; a folder.
 
     use super::super::tests::outcome_of_noise;
     use super::*;

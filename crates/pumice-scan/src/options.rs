@@ -1,4 +1,4 @@
-//! The options of a scan, and the trait through which a scan reports its progress.
+//! The options of a scan, and the trait that receives its progress.
 
 use std::path::PathBuf;
 
@@ -6,21 +6,21 @@ use super::chunks::Config;
 use super::interval;
 use super::population::Shard;
 
-/// The standard deviation between chunks, as a fraction, that is assumed before any draw was
-/// measured: real data has 0.25 to 0.27 (see `docs/scan.md`).
+/// The assumed standard deviation between chunks, as a fraction, before any draw has been measured.
+/// Real data has 0.25 to 0.27 (see `docs/scan.md`).
 const DEVIATION_TYPICAL: f64 = 0.3;
 
-/// Draws that are measured between two checks of the interval.
+/// Number of draws measured between two checks of the interval.
 pub(super) const ROUND_DRAWS: usize = 512;
 
-/// How much of the data is read.
+/// The amount of data to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Draws until the requested error is reached, or everything where that is cheaper.
+    /// Draws until the requested error is reached, or all data if that is cheaper.
     Auto,
     /// This number of draws.
     Draws(u64),
-    /// Everything.
+    /// All data.
     All,
 }
 
@@ -29,27 +29,27 @@ pub enum Reading {
 pub struct ScanOptions {
     /// Codecs and chunk sizes to measure: 1 to 64.
     pub configs: Vec<Config>,
-    /// Index of the configuration whose error decides when to stop.
+    /// Index of the configuration whose error determines when to stop.
     pub main: usize,
     /// Requested half-width of the confidence interval, in percentage points, above 0.
     pub error_points: f64,
-    /// Least probability that the interval contains the true value, in percent, below 100.
+    /// Minimum probability that the interval contains the true value, in percent, below 100.
     pub confidence_percent: f64,
-    /// How much of the data is read.
+    /// The amount of data to read.
     pub reading: Reading,
     /// Seed of the draws.
     pub seed: u64,
     /// The shard to scan.
     pub shard: Shard,
-    /// Number of compressing threads.
+    /// Number of compression threads.
     pub threads: usize,
-    /// Limit on the bytes read per second.
+    /// Maximum number of bytes read per second.
     pub bytes_per_s: Option<u64>,
-    /// Whether to descend into other file systems that are mounted below the folders.
+    /// Whether to descend into other file systems mounted below the folders.
     pub crosses: bool,
-    /// Named paths that stand for exports, with the NBD URI of each: results show the path.
+    /// Named paths that represent exports, with the NBD URI of each. Results contain the path.
     pub exports: Vec<(PathBuf, String)>,
-    /// The current time in seconds since 1970, for the age of files.
+    /// The current time in seconds since 1970, for calculating the age of files.
     pub now_s: i64,
 }
 
@@ -67,8 +67,8 @@ impl ScanOptions {
         self.confidence_percent / 100.0
     }
 
-    /// Returns the total number of draws of all shards if it is fixed in advance: a shard does not
-    /// know when all shards together have enough.
+    /// Returns the total number of draws of all shards, if it is fixed in advance. A shard does not
+    /// know when all shards together have enough draws.
     pub(super) fn draws_planned(&self) -> Option<u64> {
         match self.reading {
             Reading::Draws(count) => Some(count),
@@ -78,8 +78,8 @@ impl ScanOptions {
     }
 
     /// Returns the number of draws after which the scan decides whether to continue drawing or to
-    /// read everything. A shard cannot decide for all: it assumes the draws that typical data
-    /// needs.
+    /// read all data. A shard cannot decide for all shards, so it assumes the number of draws that
+    /// typical data needs.
     pub(super) fn draws_first(&self) -> f64 {
         if self.shard.count > 1 { self.draws_typical() } else { ROUND_DRAWS as f64 }
     }
@@ -90,22 +90,23 @@ impl ScanOptions {
     }
 }
 
-/// Receives the progress of a scan, from several threads.
+/// Receives the progress of a scan from several threads.
 pub trait ScanProgress: Sync {
-    /// Reports that an export of `bytes`, or 0 if its size is not known yet, has reported its data
-    /// up to byte `told`.
+    /// Reports that an export has reported its data up to byte `told`. `bytes` is the size of the
+    /// export, or 0 if not known yet.
     fn mapped(&self, told: u64, bytes: u64) {
         let _ = (told, bytes);
     }
-    /// Reports files that were found while folders are listed.
+    /// Reports the files found while folders are being listed.
     fn found(&self, files: u64, bytes: u64);
-    /// Reports that reading begins: of about `total` draws, or else of `total` blocks.
+    /// Reports that reading starts. The expected `total` is in draws if `reads_draws`, otherwise in
+    /// blocks.
     fn begin(&self, reads_draws: bool, total: u64);
-    /// Reports `count` more measured draws or blocks.
+    /// Reports that another `count` draws or blocks have been measured.
     fn advance(&self, count: u64);
 }
 
-/// Ignores all progress.
+/// Ignores all progress reports.
 pub(super) struct NoProgress;
 
 impl ScanProgress for NoProgress {

@@ -1,4 +1,4 @@
-//! The results of a scan, computed from a [`Partial`] alone: a partial result always has the same
+//! The results of a scan, calculated only from a [`Partial`]: a partial result always has the same
 //! outcome, on any machine.
 
 use std::collections::BTreeMap;
@@ -20,24 +20,24 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::FRAME_BLOCKS_DEFAULT;
 
-/// Maximum number of groups of a kind that are listed; further groups are summed up.
+/// Maximum number of groups listed for each kind; the remaining groups are summed.
 const GROUPS_MAX: usize = 16;
 
-/// Number of files that are listed.
+/// Number of files listed.
 const FILES_SHOWN: usize = 10;
 
-/// Minimum number of draws of a file for a statement about it.
+/// Minimum number of draws required for a statement about a file.
 const FILE_DRAWS_MIN: usize = 3;
 
-/// Bars of a histogram.
+/// Number of bars in a histogram.
 pub(super) const BARS: usize = 20;
 
-/// Minimum compression speed of the recommended configuration on one thread: two threads then keep
-/// up with a SATA drive.
+/// Minimum compression speed of the recommended configuration on one thread. At this speed, two
+/// threads keep up with a SATA drive.
 const CHOICE_BYTES_PER_S: f64 = 200e6;
 
-/// The recommendation is the fastest configuration that stores at most this factor more than the
-/// densest.
+/// The recommendation is the fastest configuration whose stored size is at most this multiple of
+/// the densest configuration's.
 const CHOICE_SLACK: f64 = 1.05;
 
 /// A stored fraction and its confidence interval.
@@ -46,11 +46,11 @@ pub struct Estimate {
     /// Saved share, stored share and ratio.
     #[serde(flatten)]
     pub saved: Saving,
-    /// Stored fraction, headers included: above 1 if they outweigh the saving.
+    /// Stored fraction, including headers; above 1 if they outweigh the saving.
     pub stored: f64,
-    /// Lower end of the interval, as a stored fraction; equal to the upper end if everything was
-    /// read. If reading everything was interrupted, the rest is unknown: the ends are the stored
-    /// fraction of all data if the rest takes no space, or the most possible.
+    /// Lower end of the interval, as a stored fraction; equal to the upper end if all data was
+    /// read. If reading all data was interrupted, the remainder is unknown: the ends are the stored
+    /// fractions of all data if the remainder takes no space, or the maximum space.
     pub stored_low: f64,
     /// Upper end of the interval.
     pub stored_high: f64,
@@ -73,15 +73,15 @@ impl Estimate {
 pub struct ConfigOutcome {
     /// Codec and chunk size.
     pub config: Config,
-    /// As records of a drive: headers, fills and uncompressed chunks included.
+    /// As stored by a drive, including headers, fills and uncompressed chunks.
     pub drive: Estimate,
     /// With the codec alone.
     pub codec: Estimate,
     /// Compression speed of one thread on this machine in MB/s (10^6); `None` if too little was
     /// compressed.
     pub mb_per_s: Option<f64>,
-    /// Shares of the data, in percent, by the stored fraction of its chunks as records: from 0 to
-    /// 5 %, ..., from 95 to 100 % and more.
+    /// Shares of the data, in percent, by the stored fraction of its chunks as records: from 0 to 5
+    /// %, and so on up to 95 to 100 % and more.
     pub spread_percent: Vec<f64>,
 }
 
@@ -92,7 +92,7 @@ pub struct GroupOutcome {
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// Stored fraction as records of a drive, with the main configuration; `None` without a draw.
+    /// Stored fraction as records of a drive, with the main configuration; `None` without draws.
     pub drive: Option<Estimate>,
 }
 
@@ -103,21 +103,21 @@ pub struct FileOutcome {
     pub name: String,
     /// Bytes with data.
     pub bytes: u64,
-    /// Stored fraction, as far as the file was read.
+    /// Stored fraction of the part of the file that was read.
     pub stored: f64,
-    /// Format according to its first bytes, if little is saved.
+    /// Format according to the first bytes of the file, if the saving is small.
     pub format: Option<String>,
 }
 
 /// The share of data that occurs more than once, in percent of all data.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Duplicates {
-    /// Estimate; `None` if unknown. Unless everything was read, it covers only further copies of
+    /// Estimate; `None` if unknown. Unless all data was read, it covers only additional copies of
     /// whole files.
     pub percent: Option<f64>,
-    /// One standard deviation of the estimate, in points.
+    /// Standard deviation of the estimate, in points.
     pub deviation_points: f64,
-    /// Upper bound for duplicate blocks of 4 KiB, in copies of whole files or not.
+    /// Upper limit for duplicate 4 KiB blocks, whether or not they are in copies of whole files.
     pub most_percent: f64,
     /// Method of the estimate.
     pub method: &'static str,
@@ -128,28 +128,28 @@ pub struct Duplicates {
 pub struct Outcome {
     /// The scanned paths.
     pub paths: Vec<String>,
-    /// Remarks that the reader of the figures must know.
+    /// Remarks that readers of the figures must know.
     pub remarks: Vec<String>,
     /// The scanned shard.
     pub shard: String,
     /// Files with data.
     pub files: u64,
-    /// Bytes with data, in blocks of 4 KiB, without holes.
+    /// Bytes with data, in blocks of 4 KiB, excluding holes.
     pub bytes: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes_read: u64,
-    /// Whether the scan reached its end.
+    /// Whether the scan was completed.
     pub is_complete: bool,
-    /// Share of the data for which the figures speak, in percent: 100, or less if reading
-    /// everything was interrupted, because the data read until then is not a sample of the rest.
+    /// Share of the data represented by the figures, in percent: 100, or less if reading all data
+    /// was interrupted, because the data read until then is not a sample of the remainder.
     pub covered_percent: f64,
-    /// Whether everything was read; the figures are then exact.
+    /// Whether all data was read; the figures are then exact.
     pub is_exact: bool,
-    /// Draws that were measured.
+    /// Number of draws measured.
     pub draws: u64,
     /// Share of the bytes (or draws) that could not be read, in percent.
     pub lost_percent: f64,
-    /// Least probability that an interval contains the true value, in percent.
+    /// Minimum probability that an interval contains the true value, in percent.
     pub confidence_percent: f64,
     /// Requested half-width, in points.
     pub error_points_asked: f64,
@@ -159,17 +159,17 @@ pub struct Outcome {
     pub configs: Vec<ConfigOutcome>,
     /// Index of the recommended configuration, and the reason.
     pub choice: Option<(usize, String)>,
-    /// Blocks of zeroes or another byte repeated, in percent.
+    /// Blocks that consist of zeroes or another repeated byte, in percent.
     pub fill_percent: f64,
     /// Data that occurs more than once.
     pub duplicates: Duplicates,
-    /// By extension, largest first.
+    /// Groups by extension, largest first.
     pub extensions: Vec<GroupOutcome>,
-    /// By folder, largest first.
+    /// Groups by folder, largest first.
     pub folders: Vec<GroupOutcome>,
-    /// By age, youngest first.
+    /// Groups by age, most recent first.
     pub ages: Vec<GroupOutcome>,
-    /// Formats of files with little saving, in percent of all bytes, largest first.
+    /// Formats of files with small savings, in percent of all bytes, largest first.
     pub formats_percent: Vec<(String, f64)>,
     /// Files with the largest savings in bytes.
     pub best: Vec<FileOutcome>,
@@ -179,14 +179,14 @@ pub struct Outcome {
     pub passed: Passed,
     /// Files and data that could not be read.
     pub failed: Passed,
-    /// For forecasts: for each configuration, evenly spaced quantiles of the savings of single
-    /// chunks.
+    /// For forecasts: evenly spaced quantiles of the savings of single chunks, for each
+    /// configuration.
     #[serde(skip)]
     pub(super) quantiles: Vec<Vec<Saving>>,
 }
 
 impl Outcome {
-    /// Computes the results from a partial result.
+    /// Calculates the results from a partial result.
     pub fn of(partial: &Partial) -> Self {
         let seen = match &partial.measured {
             Measured::All(sums) => Seen::of_sums(partial, sums),
@@ -245,14 +245,15 @@ impl Outcome {
         &self.configs[self.main]
     }
 
-    /// Returns whether the scanned data is one disk: an image, device or export, or another file.
+    /// Returns whether the scanned data is a single disk: an image, device or export, or another
+    /// file.
     pub(super) fn is_disk(&self) -> bool {
         let is_unknown = |age: &GroupOutcome| age.name == Age::Unknown.name();
         self.paths.len() == 1 && !self.ages.is_empty() && self.ages.iter().all(is_unknown)
     }
 
-    /// Returns whether the figures speak for all data: not if reading everything was interrupted,
-    /// nor before the first draws were measured.
+    /// Returns whether the figures represent all data. They do not if reading all data was
+    /// interrupted, or before the first draws were measured.
     pub fn is_known(&self) -> bool {
         self.covered_percent == 100.0 && (self.is_exact || self.draws > 0)
     }
@@ -260,7 +261,7 @@ impl Outcome {
 
 /// The results that draws and sums have in common.
 struct Seen {
-    /// For each configuration: mean and interval.
+    /// Mean and interval of each configuration.
     records: Vec<MeanInterval>,
     alone: Vec<MeanInterval>,
     spread: Vec<Vec<u64>>,
@@ -282,7 +283,8 @@ fn exactly(bytes: u64, of: u64) -> MeanInterval {
     MeanInterval::exact(bytes as f64 / of.max(1) as f64)
 }
 
-/// Returns the share of all data that was read; 1 for a complete scan, even if files vanished.
+/// Returns the share of all data that was read. It is 1 for a complete scan, even if files
+/// vanished.
 fn share_read(partial: &Partial, sums: &Sums) -> f64 {
     if partial.is_complete {
         return 1.0;
@@ -317,7 +319,7 @@ impl Seen {
         let ages = Age::ALL.iter().zip(&sums.ages);
         let repeats = &sums.repeats;
         let again = repeats.again().percent();
-        // One standard deviation of a share of contents, if some contents were not remembered.
+        // Standard deviation of a share of contents, if some contents were not recorded.
         let deviation =
             if repeats.forgets() { again / (repeats.remembered() as f64).sqrt() } else { 0.0 };
         let file = |file: &FileSum| FileOutcome {
@@ -427,7 +429,7 @@ impl Seen {
 
 type OfGroup<'a> = dyn Fn(&str, u64, &dyn Fn(&Drawn) -> bool) -> GroupOutcome + 'a;
 
-/// Returns the largest groups by name, and the sum of the rest.
+/// Returns the largest groups by name, and the sum of the others.
 fn largest(
     names: &BTreeMap<String, u64>,
     group: &OfGroup<'_>,
@@ -450,7 +452,7 @@ fn largest(
     all
 }
 
-/// Returns the largest groups, and the sum of the rest.
+/// Returns the largest groups, and the sum of the others.
 fn listed(mut groups: Vec<GroupOutcome>) -> Vec<GroupOutcome> {
     groups.sort_by(|one, other| {
         let rank = |it: &GroupOutcome| (it.name == OTHERS, std::cmp::Reverse(it.bytes));
@@ -475,8 +477,8 @@ fn most_first(all: impl Iterator<Item = (String, f64)>) -> Vec<(String, f64)> {
     all
 }
 
-/// Returns files with several draws: the files with the largest savings, and the files that take
-/// the most space.
+/// Returns two lists of files that have several draws: those with the largest savings, and those
+/// that take the most space.
 fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
     let mut by_file: BTreeMap<&String, Vec<&Drawn>> = BTreeMap::new();
     drawn.iter().for_each(|draw| by_file.entry(&draw.file).or_default().push(draw));
@@ -500,13 +502,13 @@ fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
     (best, all)
 }
 
-/// Estimates how many copies blocks have, from pairs of draws with equal content at different
+/// Estimates the number of copies of blocks from pairs of draws with equal contents at different
 /// offsets.
 ///
 /// The probability that two draws are such a pair is `A / N`, with `N` blocks that have `A` other
-/// copies on average. Of blocks with `m` copies each, the share `1 - 1/m` is duplicate; as that is
-/// concave in `m`, at most `A / (1 + A)` of all blocks are (Jensen). The number of pairs is assumed
-/// to follow a Poisson distribution.
+/// copies on average. Of blocks with `m` copies each, a share of `1 - 1/m` is duplicate. This share
+/// is concave in `m`, so at most `A / (1 + A)` of all blocks are duplicate (Jensen). The number of
+/// pairs is assumed to have a Poisson distribution.
 fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplicates {
     let mut contents: BTreeMap<u64, Vec<&Drawn>> = BTreeMap::new();
     for draw in drawn {
@@ -514,7 +516,7 @@ fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplica
             contents.entry(content).or_default().push(draw);
         }
     }
-    // Two draws of one block are not a pair.
+    // Two draws of the same block are not a pair.
     let mut pairs = 0.0;
     for draws in contents.values() {
         let mut places: BTreeMap<(&String, u64), u64> = BTreeMap::new();
@@ -553,7 +555,7 @@ fn bars(steps: &[u64]) -> Vec<f64> {
     bars
 }
 
-/// Returns 1000 savings, distributed like the steps.
+/// Returns 1000 savings with the same distribution as the steps.
 fn quantiles(steps: &[u64]) -> Vec<Saving> {
     const COUNT: u64 = 1000;
     let all: u64 = steps.iter().sum();
@@ -573,8 +575,9 @@ fn quantiles(steps: &[u64]) -> Vec<Saving> {
 }
 
 impl Config {
-    /// Returns whether a drive can be created that compresses with this configuration: with one of
-    /// its codecs, in solid frames; block by block only if no other chunk size was measured.
+    /// Returns whether it is possible to create a drive that compresses with this configuration.
+    /// The drive must support the codec and use solid frames; frames of single blocks are
+    /// considered only if no other chunk size was measured.
     pub(super) fn is_of_drive(&self, all: &[ConfigOutcome]) -> bool {
         let solid = u32::from(FRAME_BLOCKS_DEFAULT) * BLOCK_BYTES as u32;
         let has_solid = all.iter().any(|it| it.config.chunk_bytes == solid);
@@ -584,8 +587,8 @@ impl Config {
     }
 }
 
-/// Returns the fastest configuration of a drive among the configurations that compress fast enough
-/// and store hardly more than the densest of them.
+/// Returns the fastest drive configuration among those that compress fast enough and store hardly
+/// more than the densest of them.
 fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
     let speed = |it: &ConfigOutcome| it.mb_per_s.unwrap_or(0.0) * 1e6;
     let fast: Vec<(usize, &ConfigOutcome)> = configs
@@ -596,7 +599,7 @@ fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
     let densest = fast.iter().map(|(_, it)| it.drive.stored).fold(f64::MAX, f64::min);
     let good = fast.into_iter().filter(|(_, it)| it.drive.stored <= CHOICE_SLACK * densest);
     let (index, chosen) = good.max_by(|(_, one), (_, other)| {
-        // Smaller chunks cost less in random reads.
+        // Smaller chunks make random reads cheaper.
         let rank = |it: &ConfigOutcome| (speed(it), std::cmp::Reverse(it.config.chunk_bytes));
         rank(one).0.total_cmp(&rank(other).0).then_with(|| rank(one).1.cmp(&rank(other).1))
     })?;

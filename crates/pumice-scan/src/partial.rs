@@ -1,11 +1,11 @@
-//! The partial result of a scan, as JSON: all data from which the results are computed.
+//! The partial result of a scan, as JSON: all data required to calculate the results.
 //!
-//! The files of a shard and of a whole scan have the same format. Merged shards are the partial
-//! result of one scan: sums are added; the draws below the lowest mark up to which every shard has
-//! measured all its draws are kept, and these are the draws of one scan that stopped there. So
-//! `merge` returns, to the last digit, the result of one scan with the same number of draws.
+//! The files of a shard and of a whole scan have the same format. Merged shards form the partial
+//! result of one scan. Sums are added. Draws are kept below the lowest mark up to which all shards
+//! have measured their draws; they are the draws of a single scan that stopped at this mark.
+//! `merge` therefore returns exactly the result of a single scan with the same number of draws.
 //!
-//! A file is not trusted: inconsistent numbers are refused.
+//! Files are not trusted: inconsistent numbers are refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,41 +34,41 @@ pub(super) const CONFIGS_MAX: usize = 64;
 #[serde(deny_unknown_fields)]
 pub struct Partial {
     pumice_scan: u32,
-    /// The scanned paths, as named.
+    /// The scanned paths, as specified.
     pub(super) paths: Vec<String>,
-    /// Remarks that the reader of the figures must know.
+    /// Remarks that readers of the figures must know.
     pub(super) remarks: Vec<String>,
     pub(super) configs: Vec<Config>,
     /// Index of the main configuration.
     pub(super) main: usize,
     /// Requested half-width, in percentage points.
     pub(super) error_points: f64,
-    /// In percent.
+    /// Confidence in percent.
     pub(super) confidence_percent: f64,
-    /// Number of draws of all shards together, if it was planned in advance.
+    /// Total number of draws of all shards, if it was fixed in advance.
     pub(super) draws_planned: Option<u64>,
     pub(super) seed: u64,
     pub(super) shard: Shard,
-    /// Number of files with data, of this shard.
+    /// Number of files with data in this shard.
     pub(super) files: u64,
-    /// Blocks with data, of this shard and of all shards.
+    /// Blocks with data, in this shard and in all shards.
     pub(super) blocks: u64,
     pub(super) blocks_of_all: u64,
     pub(super) extensions: ByName,
     pub(super) folders: ByName,
     pub(super) ages: Vec<u64>,
     pub(super) strata: Vec<Stratum>,
-    /// Skipped files and data, of all shards.
+    /// Skipped files and data, in all shards.
     pub(super) passed: Passed,
     /// Files and data that could not be read.
     pub(super) failed: Passed,
     pub(super) efforts: Vec<Effort>,
     pub(super) bytes_read: u64,
-    /// Comparison of whole files, small and large ones; empty if everything was read. Its key in
-    /// the file dates from version 1 of the format.
+    /// Comparison of whole files, small and large ones; empty if all data was read. Its key in the
+    /// file dates from version 1 of the format.
     #[serde(rename = "twins")]
     pub(super) duplicates: Vec<Compared>,
-    /// Whether the scan was not interrupted.
+    /// Whether the scan was completed without interruption.
     pub(super) is_complete: bool,
     pub(super) measured: Measured,
 }
@@ -77,7 +77,7 @@ pub struct Partial {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Measured {
-    /// All draws below a mark, in the order of their marks.
+    /// All draws below a mark, ordered by mark.
     Draws {
         /// The mark.
         end: f64,
@@ -86,7 +86,7 @@ pub(super) enum Measured {
         /// Number of draws that could not be read.
         lost: u64,
     },
-    /// Everything.
+    /// All data was read.
     All(Box<Sums>),
 }
 
@@ -121,7 +121,7 @@ impl Partial {
         }
     }
 
-    /// Records the contents of the population.
+    /// Records the description of the population.
     pub(super) fn describe(&mut self, population: &Population, strata: &Strata) {
         self.files = population.files;
         self.blocks = population.blocks;
@@ -132,7 +132,7 @@ impl Partial {
         self.strata.clone_from(&strata.list);
     }
 
-    /// Returns the number of draws for which the intervals are optimized.
+    /// Returns the number of draws used to optimize the intervals.
     pub(super) fn plan(&self) -> Plan {
         match self.draws_planned {
             Some(draws) => Plan::Draws(draws as f64),
@@ -140,7 +140,7 @@ impl Partial {
         }
     }
 
-    /// Returns the share of blocks known to be duplicates; draws cannot determine it.
+    /// Returns the share of blocks known to be duplicates, which draws cannot determine.
     pub(super) fn repeated(&self) -> Saving {
         match &self.measured {
             Measured::All(sums) => sums.repeats.again(),
@@ -153,7 +153,7 @@ impl Partial {
         self.shard
     }
 
-    /// Returns whether the scan reached its end.
+    /// Returns whether the scan was completed.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -166,8 +166,8 @@ impl Partial {
     /// Parses the text of a file.
     ///
     /// # Errors
-    /// `NotAPartial` or `InvalidInput` for anything but a partial result, `Unsupported` for another
-    /// version.
+    /// `NotAPartial` or `InvalidInput` for anything other than a partial result, `Unsupported` for
+    /// another version.
     pub fn from_json(text: &str) -> Result<Self> {
         let wrong = |what: String| Error::InvalidInput(what.into());
         let partial: Self = serde_json::from_str(text).map_err(Error::NotAPartial)?;
@@ -233,7 +233,7 @@ impl Partial {
     /// Merges all shards of one scan.
     ///
     /// # Errors
-    /// `InvalidInput` if the parts are of different scans, or one is missing, duplicate or
+    /// `InvalidInput` if the parts belong to different scans, or if a part is missing, duplicate or
     /// interrupted.
     pub fn merge(parts: &[(String, Partial)]) -> Result<Self> {
         let wrong = |what: String| Error::InvalidInput(what.into());
@@ -266,7 +266,7 @@ impl Partial {
         let mut whole = ordered[0].clone();
         whole.shard = Shard::ALL;
         ordered[1..].iter().for_each(|part| whole.add(part));
-        // Blocks are recounted: the tree may have changed between shards.
+        // Blocks are recounted because the tree may have changed between the scans of the shards.
         whole.blocks_of_all = whole.blocks;
         Ok(whole)
     }
@@ -317,7 +317,7 @@ impl Partial {
             }
         }
         self.ages.iter_mut().zip(&part.ages).for_each(|(sum, blocks)| *sum += blocks);
-        // Every shard walks the whole tree, so skipped files are counted once.
+        // Every shard walks the whole tree, so only one shard's skipped files are counted.
         self.failed.add(&part.failed);
         self.efforts.iter_mut().zip(&part.efforts).for_each(|(sum, effort)| sum.add(*effort));
         self.bytes_read += part.bytes_read;
@@ -337,7 +337,7 @@ impl Partial {
                 drawn.sort_by(|one, other| one.mark.total_cmp(&other.mark));
                 *lost += others_lost;
             }
-            // Already refused as different scans.
+            // This case has already been refused as different scans.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The files that a scan passes over, with the reasons.
+//! The files that a scan skips, with the reasons.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of skipped files that are named.
+/// Maximum number of skipped files that are listed by name.
 const EXAMPLES_MAX: usize = 10;
 
 /// Files that were found but not scanned, by reason.
@@ -14,11 +14,11 @@ const EXAMPLES_MAX: usize = 10;
 pub struct Passed {
     /// Symbolic links.
     pub links: u64,
-    /// Sockets, pipes, devices in folders.
+    /// Sockets, pipes, and devices in folders.
     pub special_files: u64,
     /// Folders on other file systems.
     pub other_file_systems: u64,
-    /// Further names of files that were already found.
+    /// Additional names of files that have already been found.
     pub further_names: u64,
     /// Files without data.
     pub empty_files: u64,
@@ -26,14 +26,14 @@ pub struct Passed {
     pub hole_bytes: u64,
     /// Files and folders that could not be read.
     pub unreadable: u64,
-    /// Files that had vanished or become shorter when they were read.
+    /// Files that had vanished or become shorter by the time they were read.
     pub changed: u64,
-    /// Some of the unreadable and changed files, with the reason.
+    /// Some of the unreadable and changed files, with the reasons.
     pub examples: Vec<String>,
 }
 
 impl Passed {
-    /// Counts a file that failed.
+    /// Counts a file that could not be read.
     pub(super) fn failed(&mut self, path: &Path, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => self.changed += 1,

@@ -1,17 +1,17 @@
-//! The population of blocks, and the choice of the blocks to draw from it.
+//! The population of blocks, and the selection of blocks to draw from it.
 //!
-//! The population consists of the 4 KiB blocks that hold data, of all files; every block has the
+//! The population consists of the 4 KiB blocks that contain data, in all files. Every block has the
 //! same probability of being drawn, and a draw represents the chunk around it. For each part of a
-//! file (1 GiB), a random process seeded by the file's name scatters *marks* over the part: on
-//! average one mark per block in 0..1. The draws of a scan are the blocks with the lowest marks of
-//! all. They depend neither on the order in which files are found nor on other machines: parts can
-//! be distributed over several machines, whose draws together equal the draws of one machine.
+//! file (1 GiB), a random process seeded by the file's name scatters *marks* over the part, with an
+//! average of one mark per block in 0..1. The draws of a scan are the blocks with the lowest marks
+//! overall. They depend neither on the order in which files are found nor on other machines: parts
+//! can be distributed over several machines, whose combined draws equal those of one machine.
 //!
-//! The draws below a mark are independent and uniform over all blocks, with repetition, as
-//! [`super::interval`] requires.
+//! The draws below a mark are independent and uniform over all blocks, with repetition, as required
+//! by [`super::interval`].
 //!
-//! Memory is bounded: it holds at least the lowest [`DRAWS_KEPT`] draws and at most twice as many,
-//! only the files that have draws or may be copies, and at most [`NAMES_MAX`] names.
+//! Memory use is limited to the [`DRAWS_KEPT`] lowest draws or at most twice that number, the files
+//! that have draws or may be copies, and at most [`NAMES_MAX`] names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,19 +24,19 @@ use serde::{Deserialize, Serialize};
 use pumice_drive::base::seed::{mix, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Minimum number of draws that are kept, if that many exist: enough for a quarter of a point.
+/// Minimum number of draws that are kept, if there are enough: sufficient for a quarter of a point.
 const DRAWS_KEPT: usize = 1 << 16;
 
-/// Blocks of a part, the unit in which files are distributed over shards.
+/// Blocks in a part, which is the unit for distributing files over shards.
 pub(super) const PART_BLOCKS: u64 = 1 << 18;
 
 /// Maximum number of distinct extensions, and of distinct folders.
 const NAMES_MAX: usize = 1 << 14;
 
-/// Name of all further extensions and folders.
+/// Name of the group for all further extensions and folders.
 pub(super) const OTHERS: &str = "(others)";
 
-/// Number of largest files that are remembered.
+/// Number of largest files that are recorded.
 const LARGEST_MAX: usize = 16;
 
 /// A run of blocks with data.
@@ -65,20 +65,20 @@ pub(super) struct Source {
     pub(super) name: String,
     /// Length in bytes.
     pub(super) bytes: u64,
-    /// Runs of blocks with data, in ascending order; `None` if all blocks hold data.
+    /// Runs of blocks with data, in ascending order; `None` if all blocks contain data.
     pub(super) extents: Option<Vec<Extent>>,
-    /// Extension in lower case; empty without one.
+    /// Extension in lower case; empty if there is none.
     pub(super) extension: String,
-    /// The folder in whose group the file counts.
+    /// The folder group to which the file belongs.
     pub(super) folder: String,
     /// Time since the last change.
     pub(super) age: Age,
-    /// Identity of a file that has several names on its file system.
+    /// Identity of a file with several names on its file system.
     pub(super) identity: Option<u64>,
 }
 
 impl Source {
-    /// Returns the number of blocks of the file, holes included; the last block may be partial.
+    /// Returns the number of blocks in the file, including holes. The last block may be partial.
     pub(super) fn blocks(&self) -> u64 {
         self.bytes.div_ceil(BLOCK_BYTES as u64)
     }
@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Returns the position in the file of its data block with this number.
+    /// Returns the position in the file of the data block with this number.
     fn block_of(&self, mut number: u64) -> u64 {
         for extent in self.extents.iter().flatten() {
             match number.checked_sub(extent.blocks) {
@@ -102,12 +102,13 @@ impl Source {
         number
     }
 
-    /// Returns the number of blocks with data among `blocks` from `first` on.
+    /// Returns the number of blocks with data in the range of `blocks` blocks that starts at
+    /// `first`.
     pub(super) fn data_blocks_in(&self, first: u64, blocks: u64) -> u64 {
         self.runs_in(first, blocks).map(|run| run.blocks).sum()
     }
 
-    /// Returns the runs of blocks with data among `blocks` from `first` on.
+    /// Returns the runs of blocks with data in the range of `blocks` blocks that starts at `first`.
     pub(super) fn runs_in(&self, first: u64, blocks: u64) -> impl Iterator<Item = Extent> {
         let end = first + blocks;
         let (listed, whole) = match &self.extents {
@@ -126,7 +127,8 @@ impl Source {
         cut.filter(|run| run.blocks > 0)
     }
 
-    /// Returns for each of `blocks` blocks from `first` on whether it holds data; `None` if all do.
+    /// Returns whether each block in the range of `blocks` blocks that starts at `first` contains
+    /// data; `None` if all do.
     pub(super) fn data_mask(&self, first: u64, blocks: u64) -> Option<Vec<bool>> {
         if self.data_blocks_in(first, blocks) == blocks {
             return None;
@@ -138,7 +140,7 @@ impl Source {
         Some(mask)
     }
 
-    /// Returns a number for the file that does not depend on the machine.
+    /// Returns a number for the file that is independent of the machine.
     fn key(&self) -> u64 {
         let name = pumice_drive::base::checksum::crc64(self.name.as_bytes());
         mix(self.identity.unwrap_or(name))
@@ -153,7 +155,7 @@ pub(super) enum Age {
     Month,
     Year,
     Older,
-    /// Devices and exports.
+    /// For devices and exports.
     Unknown,
 }
 
@@ -187,9 +189,9 @@ impl Age {
 /// The draws of a population.
 #[derive(Debug)]
 pub(super) struct Draws {
-    /// In the order of their marks.
+    /// The draws, ordered by mark.
     pub(super) list: Vec<Draw>,
-    /// All draws with a mark below this are in the list.
+    /// The list contains all draws with a mark below this.
     pub(super) end: f64,
 }
 
@@ -199,7 +201,7 @@ pub(super) struct Draw {
     /// Rank of the draw among all draws.
     pub(super) mark: f64,
     pub(super) source: Arc<Source>,
-    /// The block in the file.
+    /// The block number in the file.
     pub(super) block: u64,
 }
 
@@ -253,25 +255,25 @@ fn count(names: &mut ByName, name: &str, blocks: u64) {
     *names.entry(name.to_owned()).or_default() += blocks;
 }
 
-/// The files that were found, and the draws.
+/// The files found so far, and the draws.
 #[derive(Debug)]
 pub(super) struct Population {
     seed: u64,
     shard: Shard,
-    /// Files with data.
+    /// Number of files with data.
     pub(super) files: u64,
-    /// Blocks with data of all shards.
+    /// Number of blocks with data in all shards.
     pub(super) blocks_of_all: u64,
-    /// Blocks with data of this shard.
+    /// Number of blocks with data in this shard.
     pub(super) blocks: u64,
-    /// Blocks of all shards, by extension: the basis of the strata.
+    /// Number of blocks in all shards by extension, which determines the strata.
     pub(super) extensions_of_all: ByName,
     pub(super) extensions: ByName,
     pub(super) folders: ByName,
     pub(super) ages: [u64; Age::ALL.len()],
-    /// The largest files by blocks, of all shards, in descending order.
+    /// The largest files in all shards, in descending order of blocks.
     pub(super) largest: Vec<Arc<Source>>,
-    /// All draws with a mark below this are kept.
+    /// Draws with a mark below this are kept.
     mark_end: f64,
     draws: Vec<Draw>,
 }
@@ -326,7 +328,7 @@ impl Population {
         }
     }
 
-    /// Draws marks in ascending order at a rate of one per block and unit, each on a random block.
+    /// Draws marks in ascending order, at a rate of one per block and unit, each at a random block.
     fn draw(&mut self, source: &Arc<Source>, key: u64, first: u64, blocks: u64) {
         let mut random = random(mix(key ^ mix(self.seed)));
         let mut mark = 0.0;
@@ -339,7 +341,7 @@ impl Population {
             }
             let block = source.block_of(block);
             self.draws.push(Draw { mark, source: source.clone(), block });
-            // Only the first part of a huge file reaches this.
+            // Only the first part of a huge file reaches this limit.
             if self.draws.len() > 4 * DRAWS_KEPT {
                 self.thin_out();
             }
@@ -366,7 +368,7 @@ impl Population {
         }
     }
 
-    /// Takes out the draws.
+    /// Removes and returns the draws.
     pub(super) fn take_draws(&mut self) -> Draws {
         let mut list = std::mem::take(&mut self.draws);
         list.sort_by(|one, other| one.mark.total_cmp(&other.mark));
@@ -379,7 +381,7 @@ pub(super) fn is_own(shard: Shard, source: &Source, number: u64) -> bool {
     shard.has(mix(source.key() ^ (number / PART_BLOCKS)))
 }
 
-/// Returns the parts of `blocks` blocks: first block and number of blocks of each.
+/// Returns the parts of `blocks` blocks, each as its first block and number of blocks.
 fn parts(blocks: u64) -> impl Iterator<Item = (u64, u64)> {
     let firsts = (0..blocks).step_by(PART_BLOCKS as usize);
     firsts.map(move |first| (first, PART_BLOCKS.min(blocks - first)))
@@ -388,7 +390,7 @@ fn parts(blocks: u64) -> impl Iterator<Item = (u64, u64)> {
 #[cfg(test)]
 pub(super) mod tests {
     //! Goal: all blocks have the same probability of being drawn, on any machine and in any order.
-    //! Method: files by name only; counts against their expectation.
+    //! Method: files that exist only as names; counts are compared with their expected values.
 
     use super::*;
 
@@ -432,7 +434,7 @@ pub(super) mod tests {
 
     #[test]
     fn every_block_is_drawn_alike() {
-        // A small file among large ones, a sparse one and one of several parts.
+        // A small file among large ones, a sparse file, and a file with several parts.
         let mut population = Population::new(3, Shard::ALL);
         let sparse = vec![Extent { first: 5, blocks: 10_000 }, Extent { first: 90_000, blocks: 1 }];
         let mut holes = source("holes", 100_000);
@@ -447,7 +449,7 @@ pub(super) mod tests {
         assert!((draws.len() as f64 / expected - 1.0).abs() < 0.02, "{} {expected}", draws.len());
         let share = |wanted: &dyn Fn(&Draw) -> bool, blocks: f64| {
             let hits = draws.iter().filter(|draw| wanted(draw)).count() as f64;
-            // Four standard deviations of a Poisson number.
+            // Four standard deviations of a Poisson distribution.
             assert!((hits - blocks * end).abs() < 4.0 * (blocks * end).sqrt() + 1.0, "{hits}");
         };
         share(&|draw| draw.source.name == "small", 3000.0);

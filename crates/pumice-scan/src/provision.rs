@@ -1,8 +1,8 @@
-//! The drive to create for the scanned data, as a command line of `pumice create`.
+//! The drive to create for the scanned data, as a `pumice create` command line.
 //!
-//! Every number is on the safe side: the capacity holds the data at the upper end of the interval
-//! of its stored fraction, for the worst chunk size that a host's writes can cause, with the
-//! default over-provisioning and the map of the whole disk.
+//! Every number is conservative. The capacity is sufficient for the data at the upper end of the
+//! interval of its stored fraction, for the worst chunk size that a host's writes can cause, with
+//! the default over-provisioning and the map of the whole disk.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -18,36 +18,36 @@ use pumice_drive::format::{LEAF_BLOCKS, leaf_bytes_max};
 /// Sizes are multiples of this.
 const MIB: u64 = 1 << 20;
 
-/// Room for the metadata of ext4 around files, as a factor and in bytes: inode tables (1.6 %), 5 %
+/// Space for the metadata of ext4 around files, as a factor and in bytes: inode tables (1.6 %), 5 %
 /// reserved for root, bitmaps and partly used blocks of folders; the journal of a small file
-/// system. XFS takes less.
+/// system. XFS needs less.
 const FILE_SYSTEM_FACTOR: f64 = 1.15;
 const FILE_SYSTEM_BYTES: u64 = 64 << 20;
 
-/// Bytes of a file system for each file: mkfs.ext4 makes an inode for each 16 KiB.
+/// File system space for each file in bytes: mkfs.ext4 creates one inode per 16 KiB.
 const BYTES_PER_FILE: u64 = 18 << 10;
 
 /// A drive for the scanned data.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Provision {
-    /// Size of the disk in bytes: the size of a scanned image, device or export; otherwise enough
+    /// Size of the disk in bytes: the size of the scanned image, device or export; otherwise enough
     /// for a file system with the scanned files.
     pub size_bytes: u64,
-    /// Capacity in bytes, less than the size; `None` for the capacity for data that does not
-    /// compress.
+    /// Capacity in bytes, which is less than the size; `None` for the capacity required by
+    /// incompressible data.
     pub capacity_bytes: Option<u64>,
     /// Codec.
     pub codec: String,
-    /// The form of compressed frames: `solid` or `blocks`.
+    /// The format of compressed frames: `solid` or `blocks`.
     pub frame: String,
-    /// The stored fraction on which the capacity is based.
+    /// The stored fraction that determines the capacity.
     pub stored: f64,
     /// The command line.
     pub command: String,
 }
 
 impl Provision {
-    /// Returns the drive for the data of a complete scan; `None` if the scan does not speak for all
+    /// Returns the drive for the data of a complete scan; `None` if the scan does not represent all
     /// data.
     pub fn of(outcome: &Outcome) -> Option<Self> {
         if !outcome.is_known() || outcome.shard != "1/1" {
@@ -55,7 +55,8 @@ impl Provision {
         }
         let is_of_drive =
             |index: &usize| outcome.configs[*index].config.is_of_drive(&outcome.configs);
-        // Without a choice, no configuration was fast enough, or too little was compressed to tell.
+        // Without a choice, no configuration was fast enough, or too little data was compressed to
+        // determine the speed.
         let rest = std::iter::once(outcome.main).chain(0..outcome.configs.len());
         let chosen = outcome.choice.as_ref().map(|(index, _)| *index);
         let chosen = chosen.or_else(|| rest.into_iter().find(is_of_drive));
@@ -81,7 +82,7 @@ impl Provision {
         Some(Self { size_bytes, capacity_bytes, codec, frame, stored, command })
     }
 
-    /// Returns the basis of the command line, as a sentence.
+    /// Describes the basis of the command line in a sentence.
     pub(super) fn words(&self) -> String {
         let Some(capacity) = self.capacity_bytes else {
             return format!(
@@ -108,7 +109,7 @@ fn exact(bytes: u64) -> String {
 }
 
 /// Returns the largest upper end of the stored fraction with a codec, over all chunk sizes up to
-/// the size of a frame: small writes make small frames.
+/// the frame size, because small writes create small frames.
 fn stored_at_worst(outcome: &Outcome, codec: Codec) -> Option<f64> {
     let most = u32::from(FRAME_BLOCKS_DEFAULT) * BLOCK_BYTES as u32;
     let same = outcome
@@ -121,7 +122,7 @@ fn stored_at_worst(outcome: &Outcome, codec: Codec) -> Option<f64> {
 /// Returns the size of the disk.
 fn size_bytes(outcome: &Outcome) -> u64 {
     if outcome.is_disk() {
-        // Blocks that could not be read are included here.
+        // This includes blocks that could not be read.
         return (outcome.bytes + outcome.passed.hole_bytes).next_multiple_of(BLOCK_BYTES as u64);
     }
     let data = (outcome.bytes as f64 * FILE_SYSTEM_FACTOR) as u64;
@@ -130,7 +131,7 @@ fn size_bytes(outcome: &Outcome) -> u64 {
 
 /// Returns the capacity; `None` if it would not be less than the size.
 fn capacity_bytes(outcome: &Outcome, stored: f64, size_bytes: u64, form: FrameForm) -> Option<u64> {
-    // The map grows with the disk; while a checkpoint is written, it exists twice.
+    // The map grows with the disk. While a checkpoint is being written, it is stored twice.
     let blocks = size_bytes / BLOCK_BYTES as u64;
     let leaf_bytes = leaf_bytes_max(form == FrameForm::Blocks) as u64;
     let map_bytes = 2 * blocks * leaf_bytes.div_ceil(LEAF_BLOCKS.into());

@@ -1,6 +1,5 @@
-//! Reads the scanned data: read-only, without changing access times where that is permitted,
-//! without filling the page cache where the kernel allows it, and within the requested rate. Holes
-//! are not read.
+//! Reads the scanned data: read-only, without changing access times if permitted, without filling
+//! the page cache if the kernel supports it, and within the requested rate. Holes are not read.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -18,11 +17,11 @@ use pumice_drive::base::{AlignedBuffer, Error};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::{Client, Uri};
 
-/// The rate limit of one of several readers.
+/// The rate limit for one of several readers.
 struct Pace {
     bytes_per_s: u64,
     clock: Option<Runtime>,
-    /// The time at which the reader may read again.
+    /// The time at which the next read may start.
     free_at_ns: u64,
 }
 
@@ -43,10 +42,10 @@ impl Pace {
     }
 }
 
-/// The reader of one thread; keeps its last source open.
+/// The reader of one thread, which keeps its last source open.
 pub(super) struct Reader {
     pace: Option<Pace>,
-    /// The access pattern, for the kernel.
+    /// The expected access pattern, as advice to the kernel.
     advice: Advice,
     open: Option<(String, Open)>,
 }
@@ -63,21 +62,21 @@ impl Drop for Reader {
 }
 
 impl Reader {
-    /// Creates a reader for all bytes in order, or else for few at random offsets, limited to
-    /// `bytes_per_s`.
+    /// Creates a reader, limited to `bytes_per_s`, for all bytes in order or, otherwise, for few
+    /// bytes at random offsets.
     pub(super) fn new(bytes_per_s: Option<u64>, in_order: bool) -> Self {
         let advice = if in_order { Advice::Sequential } else { Advice::Random };
         let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, clock: None, free_at_ns: 0 });
         Self { pace, advice, open: None }
     }
 
-    /// Reads `blocks` blocks from block `first` of a source into `buffer`; holes are filled with
-    /// zeroes without reading them, and so is the end of a partial last block. Returns the bytes
+    /// Reads `blocks` blocks from block `first` of a source into `buffer`. Holes, and the end of a
+    /// partial last block, are filled with zeroes without reading. Returns the number of bytes
     /// read.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the source has become shorter; the errors of the operating system and of
-    /// the server.
+    /// `UnexpectedEof` if the source has become shorter; errors from the operating system and the
+    /// server.
     pub(super) fn read(
         &mut self,
         source: &Source,
@@ -132,15 +131,15 @@ impl Reader {
 
     fn close(&mut self) {
         if let Some((_, Open::Export(runtime, client))) = self.open.take() {
-            // All data was read; how the server ends the connection does not matter.
+            // All data has been read, so disconnection errors do not matter.
             let _ = runtime.block_on(client.disconnect());
             drop(client);
             runtime.drop_tasks();
         }
     }
 
-    /// Reads the first bytes of a file, at most the length of `buffer`; empty for anything but a
-    /// file.
+    /// Reads the first bytes of a file, limited to the length of `buffer`. Returns an empty slice
+    /// for anything other than a file.
     pub(super) fn head<'b>(&mut self, source: &Source, buffer: &'b mut [u8]) -> &'b [u8] {
         let Ok(()) = self.open(source) else { return &[] };
         match &self.open {
@@ -153,27 +152,27 @@ impl Reader {
     }
 }
 
-/// A file whose reads leave the page cache unchanged: pages that other programs have read stay,
-/// pages that the scan reads do not.
+/// A file whose reads leave the page cache unchanged: pages read by other programs remain, and
+/// pages read by the scan are dropped.
 struct Uncached {
     file: File,
     advice: Advice,
-    /// Whether the kernel can read without keeping the pages.
+    /// Whether the kernel can read without keeping the pages in the cache.
     has_dontcache: bool,
 }
 
-/// `RWF_DONTCACHE`, since Linux 6.14: the pages that the call reads from the disk are dropped.
-/// Source: Linux, include/uapi/linux/fs.h.
+/// `RWF_DONTCACHE`, since Linux 6.14: drops the pages that the call reads from the disk. Source:
+/// Linux, include/uapi/linux/fs.h.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 impl Uncached {
     fn new(file: File, advice: Advice) -> Self {
-        // A hint; without it, reading is only slower.
+        // This is only a hint; without it, reading is merely slower.
         let _ = fadvise(&file, 0, None, advice);
         Self { file, advice, has_dontcache: true }
     }
 
-    /// Fills `target` from `offset` on.
+    /// Fills `target` with the data at `offset`.
     fn read(&mut self, target: &mut [u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while self.has_dontcache && done < target.len() {
@@ -192,8 +191,8 @@ impl Uncached {
         self.read_and_drop(&mut target[done..], offset + done as u64)
     }
 
-    /// Does the same for older kernels: drops pages afterwards that the cache did not hold before.
-    /// Not used when everything is read in order, because the kernel then reads ahead.
+    /// The alternative for older kernels: drops the pages that were not in the cache before the
+    /// read. It is not used when all data is read in order, because the kernel then reads ahead.
     fn read_and_drop(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
         let mut cached = 0;
         if self.advice == Advice::Random {
@@ -203,7 +202,7 @@ impl Uncached {
         let (offset, rest) = (offset + cached as u64, &mut target[cached..]);
         self.file.read_exact_at(rest, offset)?;
         if self.advice == Advice::Random {
-            // Also a hint.
+            // This is also only a hint.
             let _ =
                 fadvise(&self.file, offset, NonZeroU64::new(rest.len() as u64), Advice::DontNeed);
         }
@@ -217,7 +216,7 @@ fn failed(error: Error) -> io::Error {
 
 /// Opens a file for reading, without changing its access time if the process owns the file.
 pub(super) fn open_quietly(path: &Path) -> io::Result<File> {
-    // The file may have become a pipe, and opening a pipe would block.
+    // The file may have been replaced with a pipe, and opening a pipe would block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let quiet = open(path, flags | OFlags::NOATIME, Mode::empty());
     let opened = match quiet {

@@ -9,7 +9,7 @@ use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_report::{Align, Axis, Bar, BarChart, Cell, Column, Document, Number, Section, Table};
 
 impl Outcome {
-    /// Returns the complete report, with the verdicts on drives and the speed on a medium.
+    /// Returns the full report, with the verdicts on drives and the speed on a medium.
     pub fn document(&self, drives: &[Drive], on_medium: Option<&OnMedium>) -> Document {
         let mut document = Document::new("Compressibility of the data", self.lead());
         let section = document.section("scanned data");
@@ -42,7 +42,7 @@ impl Outcome {
         document
     }
 
-    /// Returns a table with a row for every configuration and group.
+    /// Returns a table with a row for each configuration and group.
     pub fn table(&self) -> Table {
         let names = ["kind", "name"].map(Column::left);
         let numbers = ["bytes", "stored", "low", "high", "stored by the codec", "MB/s"];
@@ -289,7 +289,7 @@ fn file_table(files: &[FileOutcome]) -> Table {
         Column::left("format"),
     ]);
     for file in files {
-        // Names begin with the index of the named path.
+        // Names start with the index of the named path.
         let name = file.name.split_once('/').map_or(file.name.as_str(), |(_, name)| name);
         table.push(vec![
             name.into(),

@@ -1,9 +1,8 @@
-//! Measures draws: the chunks around drawn blocks, round by round until the interval is narrow
-//! enough.
+//! Measures draws: the chunks around drawn blocks, in rounds until the interval is narrow enough.
 //!
-//! Several threads measure the draws of a round in the order of files and offsets; the results are
-//! used in the order of their marks. An interrupted round is discarded: its measured draws come
-//! from the first files only and are not a random sample.
+//! Several threads measure the draws of a round in the order of files and offsets, and the results
+//! are used in the order of their marks. An interrupted round is discarded, because its measured
+//! draws come only from the first files and are not a random sample.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,37 +17,38 @@ use super::work::{THREADS_MIN, Work, locked};
 use pumice_bench::payload::repeats;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Bytes that identify the format of a file.
+/// Number of bytes that identify the format of a file.
 pub(super) const HEAD_BYTES: usize = 512;
 
-/// Stored fraction above which the format of the file is determined.
+/// Stored fraction above which the format of a file is determined.
 pub(super) const PACKED_MIN: f64 = 0.95;
 
 /// The measurements of one draw.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Drawn {
     pub(super) mark: f64,
-    /// Index of its stratum; set by the caller, who knows the strata.
+    /// Index of the draw's stratum, set by the caller, which knows the strata.
     pub(super) stratum: u32,
     /// Name of the file.
     pub(super) file: String,
-    /// The block in the file.
+    /// The block number in the file.
     pub(super) block: u64,
-    /// Bytes of the file with data.
+    /// Bytes with data in the file.
     pub(super) file_bytes: u64,
     pub(super) extension: String,
     pub(super) folder: String,
     /// Index in [`super::population::Age::ALL`].
     pub(super) age: u8,
-    /// For each configuration: stored fraction with the codec alone, and as records of the drive.
+    /// For each configuration, the stored fraction with the codec alone, and as records of the
+    /// drive.
     pub(super) fractions: Vec<(f64, f64)>,
-    /// Hash of the block's content; `None` if it is one byte repeated.
+    /// Hash of the block's contents; `None` if the block is one repeated byte.
     pub(super) content: Option<u64>,
-    /// Format according to the first bytes of the file, if little is saved.
+    /// Format according to the first bytes of the file, if the saving is small.
     pub(super) format: Option<String>,
 }
 
-/// The draws of a round, without those whose file could not be read.
+/// The draws of a round, excluding those from unreadable files.
 pub(super) struct Round {
     pub(super) drawn: Vec<Drawn>,
     pub(super) lost: u64,
@@ -126,7 +126,7 @@ fn measure(
             has_data: has_data.as_ref().map(|all| &all[from..][..blocks_read]),
         };
         let taken = meter.measure(index, chunk, |_, _| {});
-        // Relative to the bytes of data: holes among them are never drawn, and take no space.
+        // Relative to the bytes with data: holes between them are never drawn, and need no space.
         let bytes = source.data_blocks_in(first, blocks) * BLOCK_BYTES as u64;
         let fraction = |taken: u64| taken as f64 / bytes.max(1) as f64;
         fractions.push((fraction(taken.codec_bytes), fraction(taken.record_bytes)));
@@ -151,14 +151,15 @@ fn measure(
     Ok((drawn, bytes_read))
 }
 
-/// Returns the chunk that contains a block: its first block, and its number of blocks in the file.
+/// Returns the chunk that contains a block: its first block, and its number of blocks within the
+/// file.
 fn chunk_around(block: u64, chunk_bytes: u64, source: &Source) -> (u64, u64) {
     let chunk_blocks = chunk_bytes / BLOCK_BYTES as u64;
     let first = block - block % chunk_blocks;
     (first, chunk_blocks.min(source.blocks() - first))
 }
 
-/// Returns the format according to a file's first bytes.
+/// Returns the format according to the first bytes of a file.
 pub(super) fn format_of(head: &[u8]) -> Option<String> {
     infer::get(head).map(|kind| kind.mime_type().to_owned())
 }

@@ -1,5 +1,5 @@
-//! The order of steps of a scan: list, draw, measure until the interval is narrow enough, or read
-//! everything.
+//! The sequence of steps in a scan: list, draw, measure until the interval is narrow enough, or
+//! read all data.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,25 +20,25 @@ use super::{Error, Result, like, sample, walk};
 use pumice_bench::payload::Profile;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Everything is read if the draws would read this share of it.
+/// All data is read if the draws would read at least this share of it.
 const SHARE_WORTH_DRAWING: f64 = 0.5;
 
 /// The result of a scan.
 #[derive(Clone, Debug)]
 pub struct Scanned {
-    /// The measurements, of this shard.
+    /// The measurements of this shard.
     pub partial: Partial,
-    /// A profile of the data if one was requested; `None` if less than a window could be read.
+    /// A profile of the data, if requested; `None` if less than a window could be read.
     pub profile: Option<Profile>,
 }
 
-/// Scans files, folders, block devices and NBD exports; with `like`, also makes a profile of the
+/// Scans files, folders, block devices and NBD exports; with `like`, also creates a profile of the
 /// data. If `stop` is set, the scan ends soon and returns the measurements made until then, or
-/// `None` if nothing was measured yet.
+/// `None` if there are none yet.
 ///
 /// # Errors
-/// A named path cannot be scanned, or none of them holds data. Unreadable files below a folder are
-/// counted instead.
+/// A named path cannot be scanned, or no named path contains data. Unreadable files below a folder
+/// are counted instead.
 pub fn scan(
     named: &[PathBuf],
     options: &ScanOptions,
@@ -94,7 +94,7 @@ pub fn scan(
     Ok(Some(Scanned { partial, profile }))
 }
 
-/// Refuses paths without any data.
+/// Refuses paths that contain no data.
 fn check_has_data(partial: &Partial, population: &Population) -> Result<()> {
     if population.blocks_of_all > 0 {
         return Ok(());
@@ -106,7 +106,7 @@ fn check_has_data(partial: &Partial, population: &Population) -> Result<()> {
     Err(Error::InvalidInput(what.into()))
 }
 
-/// The state that a listing of all sources needs.
+/// The state required to list all sources.
 struct Listing<'a> {
     roots: &'a [Root],
     options: &'a ScanOptions,
@@ -114,7 +114,7 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Passes all sources to the sink, and returns the skipped files.
+    /// Passes all sources to the sink. Returns the skipped files.
     fn run(&self, sink: &(dyn Fn(Source) + Sync), progress: &dyn ScanProgress) -> Passed {
         let mut passed = Passed::default();
         for (index, root) in self.roots.iter().enumerate() {
@@ -136,8 +136,8 @@ impl Listing<'_> {
     }
 }
 
-/// Returns whether this number of draws would read so large a share that reading everything is as
-/// good.
+/// Returns whether this number of draws would read so much of the data that reading all of it is
+/// not slower.
 fn is_little(options: &ScanOptions, population: &Population, draws: f64) -> bool {
     let bytes = population.blocks_of_all as f64 * BLOCK_BYTES as f64;
     draws * options.chunk_bytes_max() as f64 >= SHARE_WORTH_DRAWING * bytes
@@ -156,19 +156,19 @@ fn read_everything(
     };
     let everything = Everything { work, known: &known };
     let sums = everything.run(|sink| {
-        // The first listing counted the skipped files.
+        // The first listing has already counted the skipped files.
         listing.run(sink, &NoProgress);
     });
     partial.bytes_read += sums.all.bytes();
-    // After an interruption, the data read first is not a sample; the earlier draws, if any, are.
+    // After an interruption, the data read first is not a sample, but any earlier draws are.
     let has_drawn = matches!(&partial.measured, Measured::Draws { drawn, .. } if !drawn.is_empty());
     if !(work.is_stopped() && has_drawn) {
         partial.measured = Measured::All(Box::new(sums));
     }
 }
 
-/// Measures draws until they suffice. Returns false if reading everything is cheaper after all,
-/// which the first round decides in most cases.
+/// Measures draws until they suffice. Returns false if reading all data turns out to be cheaper,
+/// which the first round determines in most cases.
 fn draw(
     partial: &mut Partial,
     population: &Population,
@@ -215,7 +215,7 @@ fn draw(
             }
         }
     }
-    // The mark of the next draw is the first one that was not measured.
+    // The mark of the next draw is the first one that has not been measured.
     let end = list.get(done).map_or(end, |draw| draw.mark.min(end));
     partial.measured = Measured::Draws { end, drawn: all, lost };
     suffices

@@ -1,8 +1,9 @@
-//! Strata: homogeneous parts of the data, which are files by extension, and large files by region.
+//! Strata: homogeneous parts of the data. They are files grouped by extension, and regions of large
+//! files.
 //!
-//! Draws fall into strata in proportion to their size. The mean of a stratum, as estimated before a
-//! draw, is subtracted from the draw (see [`Adjusted`]), so that only the spread within strata
-//! widens the interval, without further assumptions.
+//! The number of draws in a stratum is proportional to its size. The mean of a stratum, as
+//! estimated before a draw, is subtracted from the draw (see [`Adjusted`]), so that only the spread
+//! within strata widens the interval. This needs no further assumptions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +13,20 @@ use serde::{Deserialize, Serialize};
 use super::interval::{Betting, Plan};
 use super::population::{Draw, OTHERS, Population, Source};
 
-/// Maximum number of extensions that are strata.
+/// Maximum number of extensions that have their own strata.
 const EXTENSIONS_MAX: usize = 24;
 
-/// Number of regions of all data: a file with a share of the data has that share of the regions.
+/// Number of regions in all data. A file has a proportional share of them.
 const REGIONS: u64 = 16;
 
-/// Weight, in draws, of the overall mean in the expected value of a stratum.
+/// Weight of the overall mean in the expected value of a stratum, in draws.
 const PRIOR_DRAWS: f64 = 4.0;
 
 /// One stratum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stratum {
     pub(super) name: String,
-    /// Blocks with data, of all shards.
+    /// Blocks with data, in all shards.
     pub(super) blocks: u64,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Stratum {
 pub(super) struct Strata {
     pub(super) list: Vec<Stratum>,
     by_extension: BTreeMap<String, u32>,
-    /// Large files: index of the first region, and blocks per region.
+    /// Large files, with the index of the first region and the number of blocks per region.
     large: Vec<(Arc<Source>, u32, u64)>,
     others: u32,
 }
@@ -122,7 +123,7 @@ impl Adjusted {
         }
     }
 
-    /// Adds a draw; draws must come in the order of marks.
+    /// Adds a draw. Draws must be added in the order of their marks.
     pub(super) fn push(&mut self, stratum: u32, value: f64) {
         let stratum = (stratum as usize).min(self.seen.len().saturating_sub(1));
         let (count, sum) =
@@ -137,7 +138,7 @@ impl Adjusted {
         self.seen[stratum].1 += value;
     }
 
-    /// Returns the mean, with each stratum weighted by its size, and the ends of its interval.
+    /// Returns the mean, in which strata are weighted by size, and the ends of its interval.
     pub(super) fn estimate(&self) -> MeanInterval {
         let (low, high) = self.game.interval();
         let seen = || self.weights.iter().zip(&self.seen).filter(|(_, seen)| seen.0 > 0.0);
@@ -147,7 +148,7 @@ impl Adjusted {
         MeanInterval { mean: mean.clamp(low, high), low, high }
     }
 
-    /// Returns the number of draws that the aim is expected to need.
+    /// Returns the expected number of draws for the requested half-width.
     pub(super) fn needed(&self) -> f64 {
         self.game.needed()
     }
@@ -155,9 +156,9 @@ impl Adjusted {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every draw falls into the stratum that counts its block, and strata narrow the
-    //! interval without moving it.
-    //! Method: a population by name only; values that depend on the stratum.
+    //! Goal: every draw belongs to the stratum that counts its block, and strata make the interval
+    //! narrower without shifting it. Method: a population that exists only as names; values that
+    //! depend on the stratum.
 
     use rand::RngExt;
 

@@ -1,6 +1,6 @@
-//! Sums of measurements: in total, by extension, folder and age, and as a distribution.
+//! Sums of measurements: in total; by extension, folder and age; and as a distribution.
 //!
-//! Used when everything is read. Sums are integers, so they do not depend on the order of addition.
+//! Used when all data is read. Sums are integers, so they do not depend on the order of addition.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,14 @@ use super::population::{OTHERS, Source};
 use pumice_bench::payload::repeats::Repeats;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Number of steps in which fractions are counted: 0.4 points each.
+/// Number of steps for counting fractions; each has 0.4 points.
 pub(super) const STEPS: usize = 250;
 
-/// Number of contents that are remembered to find duplicates: one deviation is 0.4 % of the share.
+/// Number of contents that are recorded to find duplicates. With this number, one standard
+/// deviation is 0.4 % of the share.
 const CONTENTS_MAX: usize = 1 << 16;
 
-/// Number of files that are remembered for the largest savings, and for the largest sizes.
+/// Number of files that are recorded for the largest savings, and for the largest sizes.
 const FILES_MAX: usize = 32;
 
 /// Blocks and their stored sizes in each configuration.
@@ -48,7 +49,7 @@ pub(super) struct FileSum {
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) record_bytes: u64,
-    /// Format according to its first bytes.
+    /// Format according to the first bytes of the file.
     pub(super) format: Option<String>,
 }
 
@@ -58,14 +59,15 @@ pub(super) struct Sums {
     pub(super) all: Group,
     pub(super) extensions: Groups,
     pub(super) folders: Groups,
-    /// In the order of [`super::population::Age::ALL`].
+    /// Groups in the order of [`super::population::Age::ALL`].
     pub(super) ages: Vec<Group>,
-    /// For each configuration: bytes of chunks by the stored fraction of their records.
+    /// For each configuration, the bytes of chunks by the stored fraction of their records.
     pub(super) spread: Vec<Vec<u64>>,
     pub(super) repeats: Repeats,
     /// Blocks of compressed formats, by name.
     pub(super) formats: BTreeMap<String, u64>,
-    /// Files with the largest savings, and files that take the most space, in descending order.
+    /// Files with the largest savings, and files that take the most space, both in descending
+    /// order.
     pub(super) best: Vec<FileSum>,
     pub(super) worst: Vec<FileSum>,
 }
@@ -85,7 +87,8 @@ impl Sums {
         }
     }
 
-    /// Adds a piece of a file to all its groups; names that are not in `known` count as others.
+    /// Adds a piece of a file to all its groups. Names that are not in `known` are counted as
+    /// others.
     pub(super) fn add_piece(
         &mut self,
         source: &Source,
@@ -145,13 +148,13 @@ impl Sums {
     }
 }
 
-/// Returns the step of a fraction; fractions above 1 count as 1.
+/// Returns the step of a fraction. Fractions above 1 are treated as 1.
 pub(super) fn step(fraction: f64) -> usize {
     ((fraction * STEPS as f64).round() as usize).min(STEPS)
 }
 
-/// Inserts a file by rank, highest first, then by name, if its rank is high enough. Parts of one
-/// file are merged.
+/// Inserts a file if its rank is high enough. Files are ordered by descending rank and then by
+/// name, and parts of one file are merged.
 fn keep(files: &mut Vec<FileSum>, mut file: FileSum, rank: impl Fn(&FileSum) -> u64) {
     if let Some(place) = files.iter().position(|other| other.name == file.name) {
         let other = files.remove(place);
@@ -167,7 +170,7 @@ fn keep(files: &mut Vec<FileSum>, mut file: FileSum, rank: impl Fn(&FileSum) -> 
     files.truncate(FILES_MAX);
 }
 
-/// The names that have groups of their own.
+/// The names that have their own groups.
 pub(super) struct Known {
     pub(super) extensions: super::population::ByName,
     pub(super) folders: super::population::ByName,

@@ -1,11 +1,11 @@
-//! The meaning of the data for drives: speed, write amplification and life, with compression and
-//! without, and the uncertainty of each.
+//! The consequences of the data for drives: speed, write amplification and lifetime, with and
+//! without compression, and the uncertainty of each.
 //!
-//! A drive is simulated with the measured data and with both ends of its interval: the stored size
-//! of every block is scaled. The drive without compression does not depend on the data, and is
-//! simulated once. The load is random 4 KiB writes over the whole drive until it is steady: the
-//! hardest load for flash, which shows the value of compression. The drive is scaled down; see
-//! `docs/forecast.md` for the effects.
+//! A drive is simulated with the measured data and with both ends of its interval, by scaling the
+//! stored size of every block. The drive without compression does not depend on the data, and is
+//! simulated only once. The workload is random 4 KiB writes over the whole drive until it is
+//! steady, which is the hardest workload for flash and shows the effect of compression. The drive
+//! is scaled down; see `docs/forecast.md` for the effects.
 
 use std::sync::atomic::AtomicBool;
 
@@ -26,15 +26,15 @@ use pumice_sim::profile::Profile;
 /// Size of the simulated drives in bytes.
 const SCALED_BYTES: u64 = 1 << 30;
 
-/// Saved shares above which compression is called worthwhile, and below which it is not: a quarter
-/// of a drive, and the overhead of a log's headers.
+/// Saved share above which compression is described as worthwhile, and below which it is not: a
+/// quarter of a drive, and the overhead of a log's headers.
 const WORTH: f64 = 0.25;
 const WORTHLESS: f64 = 0.05;
 
 /// A number, and its values at the ends of the interval, the lower one first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Range {
-    /// Value as measured.
+    /// Value for the measured data.
     pub is: f64,
     /// Lower end.
     pub low: f64,
@@ -54,22 +54,22 @@ impl Range {
 /// The expected behaviour of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Expected {
-    /// Random 4 KiB writes in the steady state, in MB/s.
+    /// Random 4 KiB writes in steady state, in MB/s.
     pub mb_per_s: Range,
-    /// Programmed bytes per byte of the host.
+    /// Programmed bytes divided by host bytes.
     pub write_amplification: Range,
-    /// TB that the host can write until the flash is worn out.
+    /// TB that the host can write before the flash is worn out.
     pub endurance_tb: Option<Range>,
-    /// Years until the flash is worn out, at the given daily writes.
+    /// Years until the flash is worn out, for the given daily writes.
     pub years: Option<Range>,
 }
 
-/// A drive and its expected behaviour with the data.
+/// A drive, and its expected behaviour with the data.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Drive {
-    /// Id of the profile.
+    /// Id of the drive's profile.
     pub profile: String,
-    /// Name of the profile.
+    /// Name of the drive's profile.
     pub name: String,
     /// The drive with its codec, if it has one.
     pub drive: Expected,
@@ -120,8 +120,8 @@ fn drive(
         ..ForecastOptions::default()
     };
     let mut ends = vec![measured.stored, measured.stored_low, measured.stored_high];
-    // Data that was read completely has only one end, and a drive that does not compress does not
-    // depend on the data.
+    // Data that was read completely has only one end. A drive that does not compress is independent
+    // of the data.
     ends.dedup();
     if profile.controller.codec() == Codec::None {
         ends.truncate(1);
@@ -147,12 +147,12 @@ fn drive(
     }))
 }
 
-/// Returns the index of the configuration most similar to a drive's codec in blocks of 4 KiB.
+/// Returns the index of the configuration that is most similar to a drive's codec in 4 KiB blocks.
 fn best_match(outcome: &Outcome, codec: Codec) -> (usize, &Estimate) {
     let is_zstd = |codec| matches!(codec, Codec::Zstd { .. });
     let distance = |number: &usize| {
         let config = &outcome.configs[*number].config;
-        // liblz4 is closest to a drive's LZ4.
+        // liblz4 is most similar to a drive's LZ4.
         let measured = config.codec.of_drive().unwrap_or(Codec::Lz4);
         let other_kind = is_zstd(measured) != is_zstd(codec);
         let is_other = config.codec != codec.into();
@@ -162,7 +162,7 @@ fn best_match(outcome: &Outcome, codec: Codec) -> (usize, &Estimate) {
     (index, &outcome.configs[index].drive)
 }
 
-/// Returns the savings of blocks, scaled to this stored fraction of all data.
+/// Returns the savings of the blocks, scaled to this stored fraction of all data.
 fn at(savings: &[Saving], stored: f64) -> Data {
     let mean =
         savings.iter().map(|saving| saving.stored_fraction()).sum::<f64>() / savings.len() as f64;
@@ -199,7 +199,7 @@ fn words(outcome: &Outcome, drive: &Expected, plain: Option<&Expected>) -> Strin
     )
 }
 
-/// Returns whether compression is worthwhile for the data, as a sentence.
+/// States in a sentence whether compression is worthwhile for the data.
 fn worth(outcome: &Outcome) -> String {
     let saved = outcome.main().drive.saved;
     let (percent, points) = (saved.percent(), outcome.main().drive.error_points());
@@ -226,7 +226,7 @@ fn worth(outcome: &Outcome) -> String {
     }
 }
 
-/// Returns the statement of an interrupted scan.
+/// Returns the statement about an interrupted scan.
 fn unknown(outcome: &Outcome) -> String {
     if outcome.bytes_read == 0 {
         return "Nothing was measured before the interruption.".to_owned();
@@ -240,7 +240,7 @@ fn unknown(outcome: &Outcome) -> String {
     )
 }
 
-/// Returns the effect on a Pumice drive, as a paragraph.
+/// Describes the effect on a Pumice drive in a paragraph.
 pub(super) fn pumice(outcome: &Outcome) -> String {
     if !outcome.is_known() {
         return worth(outcome);
@@ -251,7 +251,7 @@ pub(super) fn pumice(outcome: &Outcome) -> String {
         .map(|stored| stored * overhead);
     let held = |stored: f64| 1.0 / stored.max(1e-3);
     let spare = 1.0 + f64::from(OVER_PROVISIONING_PERCENT_DEFAULT) / 100.0;
-    // A full drive whose log has the size of a drive's without compression.
+    // A full drive whose log has the same size as without compression.
     let amplified = |stored: f64| formula::first_order(spare, 1.0, stored.min(1.0));
     let mut text = format!(
         "{} A Pumice drive with {} would write {is:.3} bytes to its medium for each byte written \

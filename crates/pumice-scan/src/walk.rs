@@ -1,10 +1,12 @@
 //! Finds the data to scan: folders with all files below them, files, block devices, exports.
 //!
-//! The walk follows no symbolic links, enters other file systems only on request, takes a file with
-//! several names once, and counts skipped files. Several threads list folders concurrently, because
-//! uncached folders take time to read; the order does not matter (see [`super::population`]).
+//! The walk follows no symbolic links, enters other file systems only on request, counts a file
+//! with several names once, and counts skipped files. Several threads list folders concurrently,
+//! because uncached folders take time to read. The order does not matter (see
+//! [`super::population`]).
 //!
-//! Memory: the folders not yet listed, and about 16 bytes for each file with several names.
+//! Memory is used for the folders that have not been listed yet, and about 16 bytes for each file
+//! with several names.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File, Metadata};
@@ -25,10 +27,10 @@ use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::format::SUPERBLOCK_MAGIC;
 
-/// Number of threads that list folders: enough to keep a disk busy.
+/// Number of threads that list folders, sufficient to keep a disk busy.
 const THREADS: usize = 8;
 
-/// Longest extension; a longer one is part of the name.
+/// Maximum length of an extension. A longer one is treated as part of the name.
 const EXTENSION_MAX: usize = 10;
 
 /// A named path.
@@ -38,10 +40,11 @@ pub(super) enum Root {
     Single(Source),
 }
 
-/// Examines the named paths, some of which stand for exports; `None` if `stop` was set meanwhile.
+/// Examines the named paths, some of which represent exports. Returns `None` if `stop` was set
+/// meanwhile.
 ///
 /// # Errors
-/// A path does not exist, cannot be read, holds no data, or was named twice.
+/// A path does not exist, cannot be read, contains no data, or was named twice.
 pub(super) fn roots(
     named: &[PathBuf],
     exports: &[(PathBuf, String)],
@@ -102,7 +105,7 @@ fn root(index: usize, path: &Path) -> Result<Root> {
             cannot(error)
         }
     })?;
-    // A block device has no length in its metadata.
+    // The metadata of a block device does not contain its length.
     let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
     let extents = if kind.is_file() { extents::data(&file, bytes).map_err(cannot)? } else { None };
     let source = Source {
@@ -121,7 +124,7 @@ fn root(index: usize, path: &Path) -> Result<Root> {
     Ok(Root::Single(source))
 }
 
-/// Disk images in a container format: the magic number, and how to reach the disk.
+/// Disk images in a container format: the magic number, and a way to access the disk.
 const CONTAINERS: [(&[u8], &str); 6] = [
     (&SUPERBLOCK_MAGIC, "a Pumice drive, compressed already: serve it read-only (pumice serve)"),
     (b"QFI\xfb", "a qcow2 image: serve it with qemu-nbd -r"),
@@ -131,8 +134,8 @@ const CONTAINERS: [(&[u8], &str); 6] = [
     (b"<<< Oracle VM VirtualBox", "a VDI image: serve it with qemu-nbd -r"),
 ];
 
-/// Returns remarks for the reader of the figures: about files that contain a disk in a container
-/// format, and exports whose holes are not known.
+/// Returns remarks for readers of the figures, about files that contain a disk in a container
+/// format, and about exports whose holes are unknown.
 pub(super) fn remarks(roots: &[Root]) -> Vec<String> {
     let singles = roots.iter().filter_map(|root| match root {
         Root::Single(source) => Some(source),
@@ -160,7 +163,7 @@ fn invalid(what: String) -> Error {
     Error::InvalidInput(what.into())
 }
 
-/// Folders in the queue, and the number being listed.
+/// Folders in the queue, and the number of folders being listed.
 #[derive(Default)]
 struct Waiting {
     folders: Vec<PathBuf>,
@@ -173,7 +176,7 @@ pub(super) struct Folder<'a> {
     pub(super) path: &'a Path,
     /// Index among the named paths.
     pub(super) index: usize,
-    /// Whether several paths were named, so that names of folders begin with this one.
+    /// Whether several paths were named, so that folder names start with this one.
     pub(super) one_of_many: bool,
 }
 
@@ -181,7 +184,7 @@ pub(super) struct Folder<'a> {
 pub(super) struct Walk<'a> {
     root: &'a Path,
     index: usize,
-    /// Whether folder names are prefixed with the root.
+    /// Whether folder names start with the named path.
     one_of_many: bool,
     crosses: bool,
     now_s: i64,
@@ -191,9 +194,9 @@ pub(super) struct Walk<'a> {
     news: Condvar,
     sink: &'a (dyn Fn(Source) + Sync),
     passed: Mutex<Passed>,
-    /// Device and inode of files with several names.
+    /// Device and inode numbers of files with several names.
     linked: Mutex<HashSet<(u64, u64)>>,
-    /// Device and inode of folders that are mount points.
+    /// Device and inode numbers of folders that are mount points.
     mounts: Mutex<HashSet<(u64, u64)>>,
 }
 
@@ -223,7 +226,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Lists everything, or until `stop` is set.
+    /// Lists all files, or stops when `stop` is set.
     pub(super) fn run(self) -> Passed {
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -243,7 +246,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns a folder to list; `None` when all are listed.
+    /// Returns a folder to list; `None` when all folders have been listed.
     fn next(&self) -> Option<PathBuf> {
         let mut waiting = locked(&self.waiting);
         loop {
@@ -283,7 +286,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Returns the file of an entry if it should be scanned; queues a folder.
+    /// Returns the file of an entry if it must be scanned. A folder is added to the queue.
     fn entry(&self, entry: &DirEntry) -> io::Result<Option<Source>> {
         let kind = entry.file_type()?;
         if kind.is_dir() {
@@ -319,7 +322,7 @@ impl<'a> Walk<'a> {
         let extents = if extents::may_have_holes(metadata) {
             let found = read::open_quietly(&path).and_then(|file| extents::data(&file, bytes));
             match found {
-                // A draw of the file will fail, and its share is then known.
+                // A draw of the file will fail, which determines the share of unreadable data.
                 Err(_) if !extents::is_sparse(metadata) => None,
                 found => found?,
             }
@@ -351,8 +354,8 @@ impl<'a> Walk<'a> {
         Ok(source)
     }
 
-    /// Returns whether a folder is on the file system of the walk, or is permitted on another one
-    /// and was not listed before.
+    /// Returns whether to list a folder: it must be on the file system of the walk, or be permitted
+    /// on another one and not have been listed before.
     fn is_to_be_listed(&self, path: &Path) -> io::Result<bool> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let found = statx(CWD, path, flags, StatxFlags::INO | StatxFlags::TYPE)?;
@@ -369,10 +372,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Returns the extension of a file's name in lower case; trailing numbers do not count, as in
+/// Returns the extension of a file's name in lower case. Trailing numbers are ignored, as in
 /// `libc.so.6`.
 fn extension_of(name: &str) -> String {
-    // The part before the first dot is the name, including a leading dot.
+    // The part up to the first dot is the name, including a leading dot.
     let name = name.strip_prefix('.').unwrap_or(name);
     let Some((_, ends)) = name.split_once('.') else { return String::new() };
     let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());

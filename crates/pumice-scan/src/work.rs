@@ -1,4 +1,4 @@
-//! The state that all threads of a scan share.
+//! The state shared by all threads of a scan.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,16 @@ use super::passed::Passed;
 use super::population::Source;
 use super::read::Reader;
 
-/// Minimum number of threads for random reads: uncached disks have long latencies.
+/// Minimum number of threads for random reads, because uncached disks have long latencies.
 pub(super) const THREADS_MIN: usize = 8;
 
-/// Locks a mutex, also after a thread panicked: a scan's sums are consistent between updates.
+/// Locks a mutex even if a thread has panicked, because a scan's sums are consistent between
+/// updates.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The threads of one scan, their parameters and their reports.
+/// The threads of one scan, with their parameters and results.
 pub(super) struct Work<'a> {
     pub(super) options: &'a ScanOptions,
     pub(super) progress: &'a dyn ScanProgress,
@@ -36,7 +37,7 @@ impl<'a> Work<'a> {
         Self { options, progress, stop, failed: Mutex::default(), efforts: Mutex::new(efforts) }
     }
 
-    /// Returns whether to stop soon.
+    /// Returns whether the scan must stop.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -51,7 +52,7 @@ impl<'a> Work<'a> {
         ChunkMeter::new(&self.options.configs)
     }
 
-    /// Calls `each` for all items, from several threads with a reader each, until stopped.
+    /// Calls `each` for all items until stopped, from several threads that each have a reader.
     pub(super) fn share_out<T: Sync>(&self, items: &[T], each: impl Fn(&mut Reader, &T) + Sync) {
         let next = AtomicUsize::new(0);
         let threads = self.options.threads.max(THREADS_MIN);
@@ -70,7 +71,7 @@ impl<'a> Work<'a> {
         });
     }
 
-    /// Adds the effort of a thread.
+    /// Adds the effort of one thread.
     pub(super) fn add_efforts(&self, meter: &ChunkMeter) {
         let mut efforts = locked(&self.efforts);
         efforts.iter_mut().zip(meter.efforts()).for_each(|(sum, effort)| sum.add(effort));
@@ -81,7 +82,7 @@ impl<'a> Work<'a> {
         locked(&self.failed).failed(source.name.as_ref(), error);
     }
 
-    /// Returns the sources that could not be read, and the efforts.
+    /// Returns the sources that could not be read, and the total efforts.
     pub(super) fn finish(self) -> (Passed, Vec<Effort>) {
         let failed = self.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
         (failed, self.efforts.into_inner().unwrap_or_else(PoisonError::into_inner))

@@ -1,7 +1,7 @@
-//! Goal: the interval contains the true value at least as often as stated, on deceptive
+//! Goal: the interval contains the true value at least as often as stated, on misleading
 //! populations: one huge incompressible file among tiny texts, data that repeats with a period,
-//! files full of holes, and a small part that differs from the rest.
-//! Method: real files, scanned whole once and by draws with many seeds.
+//! files full of holes, and a small part that differs from the rest. Method: real files, scanned
+//! once completely, and with draws for many seeds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use super::*;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Returns how many of `seeds` scans have the truth outside of the interval, and its average width.
+/// Returns the number of `seeds` scans whose interval misses the true value, and the average width
+/// of their intervals.
 fn missed(paths: &[&Path], draws: u64, seeds: u64) -> (u64, f64) {
     let configs = vec![LZ4];
     let all = ScanOptions { reading: Reading::All, configs: configs.clone(), ..options() };
@@ -27,7 +28,7 @@ fn missed(paths: &[&Path], draws: u64, seeds: u64) -> (u64, f64) {
 
 const SEEDS: u64 = 60;
 
-/// 5 % of [`SEEDS`] and three standard deviations of such a number.
+/// 5 % of [`SEEDS`], plus three standard deviations of that number.
 const MISSED_MAX: u64 = 8;
 
 #[test]
@@ -39,14 +40,14 @@ fn one_huge_file_among_tiny_ones() {
     }
     let (missed, points) = missed(&[tree.path()], 1500, SEEDS);
     assert!(missed <= MISSED_MAX, "{missed} of {SEEDS}");
-    // Each kind is a stratum of its own: without strata the interval would be 1.8 points.
+    // Each kind is a separate stratum; without strata, the interval would have 1.8 points.
     assert!(points < 1.3, "{points}");
 }
 
 #[test]
 fn a_period_that_a_stride_would_follow() {
-    // The first 32 of every 64 blocks are noise and the others nearly empty: with a stride of a
-    // power of two, a scan sees only one kind.
+    // The first 32 of every 64 blocks are noise and the others are nearly empty. With a stride that
+    // is a power of two, a scan would see only one kind.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("disk.img");
     write(&path, 4096, 0.0, 2);
@@ -61,7 +62,7 @@ fn a_period_that_a_stride_would_follow() {
 
 #[test]
 fn data_among_holes() {
-    // Single blocks of noise 1 MiB apart, and a dense part of text: holes do not count.
+    // Single blocks of noise at distances of 1 MiB, and a dense part of text; holes do not count.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("sparse.img");
     write(&path, 1000, 0.8, 3);
@@ -78,7 +79,7 @@ fn data_among_holes() {
 
 #[test]
 fn a_little_of_another_kind() {
-    // One block in 200 is noise among zeroes: most small samples hold none, and consist of
+    // One block in 200 is noise among zeroes; most small samples contain none, and consist of
     // identical blocks.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("zeroes.img");

@@ -1,7 +1,7 @@
-//! Goal: the data found in a file does not depend on its pages in the page cache; holes and space
-//! that was allocated and never written are not data, data that is still only in memory is.
-//! Method: files with holes and preallocated space in the file system of the tests, first read and
-//! then dropped from the cache; their data is known block by block.
+//! Goal: the data found in a file does not depend on its pages in the page cache. Holes, and space
+//! that was allocated but never written, are not data; data that is still only in memory is.
+//! Method: files with holes and preallocated space in the tests' file system, first read and then
+//! dropped from the cache, whose data is known block by block.
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
@@ -11,8 +11,8 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Creates a file of 8 MiB: 1 MiB of noise, a hole of 1 MiB, 6 MiB of preallocated space with a
-/// block of noise in its middle. `None` where the file system cannot preallocate.
+/// Creates a file of 8 MiB: 1 MiB of noise, a hole of 1 MiB, and 6 MiB of preallocated space with a
+/// block of noise in the middle. Returns `None` if the file system cannot preallocate.
 fn preallocated(path: &Path) -> Option<File> {
     let file =
         File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
@@ -45,7 +45,7 @@ fn unwritten_space_is_no_data_in_the_cache_or_out_of_it() {
     look("all of it in the cache");
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     look("none of it in the cache");
-    // Data that is written to it and is still only in memory is data.
+    // Written data that is still only in memory counts as data.
     file.write_all_at(&[7; 4096], 7 * MIB).unwrap();
     let mut all = expected();
     all.push(Extent { first: 7 * 256, blocks: 1 });
@@ -69,11 +69,11 @@ fn the_answer_is_the_same_cold_and_warm() {
     let cold = exact(&[&path]);
     fs::read(&path).unwrap();
     assert_eq!(exact(&[&path]), cold);
-    // In a folder, too, and without a hole according to its size.
+    // The result is the same in a folder, and if the file's size does not indicate a hole.
     fallocate(&file, FallocateFlags::empty(), MIB, MIB).unwrap();
     file.sync_all().unwrap();
     assert_eq!(exact(&[tree.path()]), cold);
-    // Noise with its headers, in chunks of 32 KiB: 33 frames.
+    // Noise with its headers, in chunks of 32 KiB, which are 33 frames.
     let truth = 1.0 + 33.0 * 28.0 / (257.0 * 4096.0);
     assert!((cold[0] - truth).abs() < 1e-9, "{} {truth}", cold[0]);
 }
@@ -113,17 +113,18 @@ fn a_scan_leaves_the_page_cache_as_it_was() {
         text.trim().parse::<u64>().ok()
     };
     let (path, file) = uncached_file("unread");
-    // A file system in memory, or one that keeps its pages: the effect cannot be observed.
+    // The file system is in memory, or keeps its pages, so the effect cannot be observed.
     if cached(&path) != Some(0) {
         return;
     }
-    // When everything is read, the kernel keeps some of the data that several threads read ahead.
+    // When all data is read, the kernel keeps some of the data that several threads have read
+    // ahead.
     for (reading, most) in [(Reading::Draws(600), MIB), (Reading::All, 16 * MIB)] {
         run(&[&path], &ScanOptions { reading, ..options() }).unwrap();
         assert!(cached(&path).unwrap() < most, "{reading:?}: {:?}", cached(&path));
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     }
-    // Another file: the kernel might drop a page of the first one now, belatedly, for a scan.
+    // Another file is used, because the kernel might drop a page of the first one belatedly.
     let (path, _file) = uncached_file("read");
     fs::read(&path).unwrap();
     run(&[&path], &ScanOptions { reading: Reading::Draws(600), ..options() }).unwrap();

@@ -1,8 +1,9 @@
-//! Goal: a scan of real files is right as often as stated, in any number of shards.
-//! Method: folders of files whose every chunk is known, against sums by hand; many seeds.
+//! Goal: a scan of real files is correct as often as stated, with any number of shards. Method:
+//! folders of files in which every chunk is known, compared with sums calculated by hand; many
+//! seeds.
 //!
-//! * here: the whole scan, shards, skipped files, and bad input.
-//! * `coverage`: populations that deceive.
+//! * this file: the whole scan, shards, skipped files, and invalid input.
+//! * `coverage`: misleading populations.
 //! * `holes`: files with holes and unwritten space.
 
 mod coverage;
@@ -51,7 +52,7 @@ pub(super) fn run(paths: &[&Path], options: &ScanOptions) -> Result<Partial> {
     Ok(scanned.expect("no one stopped it").partial)
 }
 
-/// Writes blocks that begin with a share of `share` of one letter and end with noise.
+/// Writes blocks that start with a share of `share` of one letter and end with noise.
 pub(super) fn write(path: &Path, blocks: usize, share: f64, seed: u64) {
     let mut bytes = vec![0; blocks * BLOCK_BYTES];
     random(seed).fill_bytes(&mut bytes);
@@ -61,7 +62,7 @@ pub(super) fn write(path: &Path, blocks: usize, share: f64, seed: u64) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Creates 48 MiB in files of several sizes and kinds.
+/// Creates 48 MiB in files of various sizes and kinds.
 fn tree() -> tempfile::TempDir {
     let tree = tempfile::tempdir().unwrap();
     for number in 0..60 {
@@ -117,25 +118,25 @@ fn everything_read_is_exact_and_draws_hold_it() {
 fn an_adaptive_scan_stops_at_its_error_or_reads_everything() {
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("disk.img");
-    // Even data of 64 MiB.
+    // 64 MiB of uniform data.
     write(&path, 16 << 10, 0.5, 5);
     let scan = |error_points| {
         let options = ScanOptions { error_points, configs: vec![LZ4], ..options() };
         Outcome::of(&run(&[&path], &options).unwrap())
     };
-    // Regression: less than 480 MB were read completely before any draw was measured.
+    // Regression: less than 480 MB was read completely before any draw was measured.
     let coarse = scan(1.0);
     assert_eq!((coarse.is_exact, coarse.draws), (false, 512));
     let points = coarse.main().drive.error_points();
     assert!(points <= 1.0 && coarse.bytes_read >= coarse.draws * 4096, "{points}");
-    // For a tenth of a point, draws would read more than all data.
+    // For a tenth of a point, draws would read more than the whole data.
     assert!(scan(0.1).is_exact);
     write(&path, 4000, 0.5, 5);
     assert!(scan(6.0).is_exact, "the first draws alone would read all of it");
 }
 
-/// Data for which the first draws show that reading everything is cheaper, followed by an
-/// interruption: the draws are a sample, the data read first is not.
+/// The first draws show that reading all data is cheaper, and the full read is then interrupted.
+/// The draws are a sample; the data read first is not.
 #[test]
 fn an_interrupted_full_read_falls_back_on_its_draws() {
     struct Stopper(AtomicBool, AtomicBool);
@@ -180,7 +181,7 @@ fn shards_together_are_one_scan() {
         let merged = Partial::merge(&parts).unwrap();
         let figures = |partial: &Partial| {
             let mut outcome = Outcome::of(partial);
-            // Excludes clock measurements; and a file in two shards counts in each.
+            // Clock measurements are excluded, and a file in two shards counts in each.
             outcome.choice = None;
             outcome.files = 0;
             outcome.configs.iter_mut().for_each(|config| config.mb_per_s = None);
@@ -246,7 +247,7 @@ fn what_is_no_data_is_passed_by_and_counted() {
         0,
     )
     .unwrap();
-    // 1 GiB with data in two places; the last block is cut short.
+    // 1 GiB with data in two places; the last block is partial.
     let sparse = File::create(at("sparse")).unwrap();
     sparse.write_all_at(&[7; 100], 1 << 20).unwrap();
     sparse.write_all_at(&[7; 100], 1 << 30).unwrap();
@@ -264,12 +265,13 @@ fn what_is_no_data_is_passed_by_and_counted() {
 
 #[test]
 fn other_file_systems_are_left_alone() {
-    // /dev, where it exists, has several file systems mounted below it.
+    // /dev, if it exists, has several file systems mounted below it.
     let options = ScanOptions { reading: Reading::All, ..options() };
     let passed = match run(&[Path::new("/dev")], &options) {
         Ok(partial) => partial.passed,
         Err(error) => {
-            // Without files of its own, it holds no data; the walk itself did not fail.
+            // The folder has no files of its own and contains no data, but the walk itself did not
+            // fail.
             assert!(error.to_string().contains("holds no data"), "{error}");
             return;
         }
@@ -314,10 +316,10 @@ fn files_that_vanish_or_shrink_are_counted_and_lose_nothing_else() {
         let meddler = Meddler(tree.path().to_owned());
         let scanned = scan(&paths, &options, false, &meddler, &GO_ON).unwrap().unwrap().partial;
         let outcome = Outcome::of(&scanned);
-        // When everything is read, the list is made anew, so that no read fails.
+        // When all data is read, the list is created again, so no read fails.
         let drawn = reading != Reading::All;
         assert_eq!((outcome.failed.changed > 0, outcome.failed.unreadable), (drawn, 0));
-        // The image was two fifths of all data.
+        // The image was two fifths of the whole data.
         assert!((20.0..50.0).contains(&outcome.lost_percent), "{}", outcome.lost_percent);
         assert_eq!(outcome.failed.examples.is_empty(), !drawn);
         let jpg = outcome.extensions.iter().find(|group| group.name == "jpg").unwrap();
@@ -361,7 +363,7 @@ fn an_interrupted_scan_keeps_whole_rounds() {
     assert!(scan(&paths, &options(), false, &NoProgress, &stopped).unwrap().is_none());
 }
 
-/// Regression: an interrupted full read had "exact" intervals and a verdict on all data.
+/// Regression: an interrupted full read reported "exact" intervals and a verdict on all data.
 fn assert_it_speaks_of_what_was_read(outcome: &Outcome, text: &str) {
     let percent = outcome.covered_percent;
     assert!((5.0..99.0).contains(&percent), "{percent}");
@@ -380,7 +382,7 @@ fn assert_it_speaks_of_what_was_read(outcome: &Outcome, text: &str) {
 
 #[test]
 fn a_profile_makes_data_like_what_was_scanned() {
-    // Half of the data is small files, and the smallest compress best.
+    // Half of the data is in small files, and the smallest ones compress best.
     let tree = tempfile::tempdir().unwrap();
     write(&tree.path().join("large"), 800, 0.0, 1);
     for number in 0..400 {
