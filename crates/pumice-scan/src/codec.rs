@@ -25,7 +25,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Returns the codec of a drive; `None` if no drive has it.
+    /// Returns the corresponding codec of a drive; `None` if no drive supports it.
     pub fn of_drive(self) -> Option<drive::Codec> {
         match self {
             Self::Drive(codec) => Some(codec),

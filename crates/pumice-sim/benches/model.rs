@@ -1,16 +1,16 @@
-//! Benchmark of the translation layer without content: simulation speed, memory of a terabyte, and
-//! the cost of garbage collection against the formula.
+//! Benchmark of the translation layer without contents: simulation speed, memory use for a
+//! terabyte, and the cost of garbage collection compared with the formula.
 //!
-//! * `speed`: uniform random writes of 4 KiB at depth 32, garbage collection in its steady state,
-//!   on one core: simulated requests per second of real time, for drives of 8 and of 64 GiB.
-//! * `memory`: a drive of 10^12 bytes, its map and lists filled, and the memory of the process at
-//!   that point.
-//! * `amplification`: drives of 400 segments of 2048 blocks, overwritten three times to reach the
-//!   steady state and five times for the measurement; Xiang and Kurkoski's formula ("An improved
-//!   analytic expression for write amplification in NAND flash", 2012) for the part of the raw
-//!   space that holds data.
+//! * `speed`: uniform random 4 KiB writes at depth 32, with garbage collection in steady state, on
+//!   one core. Prints the simulated requests per second of real time for drives of 8 and 64 GiB.
+//! * `memory`: a drive of 10^12 bytes with filled maps and lists, and the memory used by the
+//!   process at that point.
+//! * `amplification`: drives of 400 segments of 2048 blocks, overwritten three times to reach
+//!   steady state and five times for the measurement, compared with Xiang and Kurkoski's formula
+//!   ("An improved analytic expression for write amplification in NAND flash", 2012) for the part
+//!   of the raw space that contains data.
 //!
-//! * `terabyte`: as `speed`, for 10^12 bytes with 7 % more flash, overwritten once before.
+//! * `terabyte`: like `speed`, for 10^12 bytes with 7 % more flash, overwritten once beforehand.
 //!
 //! ```text
 //! cargo bench --bench model              # all except `terabyte`, about ten minutes
@@ -26,7 +26,7 @@ use pumice_sim::ftl::{LogFtl, LogSpec, StoredSizes, VictimPolicy};
 use pumice_sim::host::{Host, HostSpec, Order};
 use pumice_sim::nand::{FlashShape, FlashTiming};
 
-/// Flash with two planes and pages of 16 KiB at 400 MB/s.
+/// Flash with two planes and 16 KiB pages at 400 MB/s.
 const TIMING: FlashTiming = FlashTiming {
     read_ns: 60_000,
     program_ns: 900_000,
@@ -39,7 +39,7 @@ const TIMING: FlashTiming = FlashTiming {
 
 const FREE_SEGMENTS: u32 = 3;
 
-/// Blocks of the host in a segment of `shape`.
+/// Returns the number of host blocks in a segment of `shape`.
 fn slots(shape: &FlashShape) -> u64 {
     shape.block_bytes() * u64::from(shape.dies()) / 4096
 }
@@ -76,7 +76,7 @@ fn fill(drive: &mut LogFtl) {
     drive.settle();
 }
 
-/// Returns the shape of a drive with raw space of `raw_blocks` blocks on 16 dies, in segments of
+/// Returns the shape of a drive with a raw space of `raw_blocks` blocks on 16 dies, in segments of
 /// 8192 blocks.
 fn shape(raw_blocks: u64) -> FlashShape {
     FlashShape {
@@ -89,7 +89,8 @@ fn shape(raw_blocks: u64) -> FlashShape {
     }
 }
 
-/// Prints the simulation speed of a drive that was filled and then overwritten `warm_up` times.
+/// Prints the simulation speed of a drive that has been filled and then overwritten `warm_up`
+/// times.
 fn run(name: &str, spec: LogSpec, warm_up: u64) {
     let user_blocks = spec.user_blocks;
     let mut drive = LogFtl::new(spec).expect("it fits");
@@ -153,7 +154,7 @@ fn memory() {
         let (user_blocks, most) = (spec.user_blocks, spec.memory_bytes_max().expect("it fits"));
         let mut drive = LogFtl::new(spec).expect("it fits");
         fill(&mut drive);
-        // With compression, the lists become longest before garbage collection begins.
+        // With compression, the lists are longest just before garbage collection starts.
         let requests = if stored < 1.0 { user_blocks } else { user_blocks / 50 };
         let mut host = host(Order::Uniform, 1, drive.settle());
         host.run(&mut drive, requests).expect("the run ends");
@@ -164,7 +165,7 @@ fn memory() {
     }
 }
 
-/// Returns the result of Xiang and Kurkoski's formula; `a` is raw over user space.
+/// Evaluates Xiang and Kurkoski's formula; `a` is the ratio of raw to user space.
 fn formula(a: f64) -> f64 {
     let w = (0..200_000).fold(0.0, |w: f64, _| (w - a).exp() * a);
     a / (a - w)

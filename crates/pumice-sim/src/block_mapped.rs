@@ -1,5 +1,5 @@
 //! A flash translation layer that maps units of one erase block, in virtual time, with its bytes in
-//! memory: the design of drives without memory for a finer map.
+//! memory. Drives without memory for a finer map have this design.
 //!
 //! ```text
 //! unit   an erase block on a die; at most one more block, its log, takes rows in any order
@@ -16,12 +16,12 @@
 //!
 //! **Layout**: adjacent rows are in adjacent units, on dies of different channels. A stripe has as
 //! many units as there can be logs (at most one per die), so that a sequential write stream keeps
-//! the logs of its stripe open and reads use all channels. A unit never leaves its die, so a merge
-//! alternates reads and programs.
+//! the logs of its stripe open, and reads use all channels. A unit always stays on its die, so a
+//! merge alternates reads and programs.
 //!
-//! **Bytes are stored by their address in flash**: a map that loses a row loses its bytes.
-//! [`Flash`] checks the rules of flash. Writes are serialized; reads run concurrently with them. No
-//! write waits in a buffer, so a flush has no work. The buffer serves only read-ahead.
+//! **Bytes are stored by flash address**: a map that loses a row loses its bytes. [`Flash`] checks
+//! the rules of flash. Writes are serialized, and reads run concurrently with them. Writes are
+//! never buffered, so a flush has nothing to do. The buffer is used only for read-ahead.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,49 +33,49 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
 use pumice_drive::base::wait::{Line, Place};
 
-/// Entry of a table for an absent block or row.
+/// Table entry for an absent block or row.
 const NONE: u32 = u32::MAX;
 
-/// Parameters of a block-mapped drive, without its front.
+/// Parameters of a block-mapped drive, excluding its front end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockMappedSpec {
-    /// Flash; a unit is one block on all planes of a die.
+    /// Geometry of the flash; a unit is one block on all planes of a die.
     pub shape: FlashShape,
-    /// See `shape`.
+    /// Timing of the flash.
     pub timing: FlashTiming,
     /// Share of factory-bad blocks, in percent, 0 to 50.
     pub bad_percent: f64,
-    /// Number of units that can have a log at the same time; with 0, a write merges before it
+    /// Number of units that can have a log at the same time. With 0, a write merges before it
     /// completes.
     pub log_blocks: u32,
-    /// Bytes of read-ahead.
+    /// Size of the read-ahead buffer in bytes.
     pub buffer_bytes: u64,
-    /// Bytes per second that leave the drive; the first bytes leave while the flash still reads the
-    /// rest.
+    /// Output rate of the drive in bytes per second. The first bytes are sent while the flash is
+    /// still reading the rest.
     pub out_bytes_per_s: u64,
 }
 
 /// Merges by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeCounts {
-    /// Logs that became their unit without any copy.
+    /// Logs that became their unit without copying.
     pub switches: u64,
-    /// Logs in order after which the rest of the unit was copied.
+    /// Logs in order, after which the rest of the unit was copied.
     pub partial: u64,
     /// Logs that were copied, with their unit, to a new block.
     pub full: u64,
-    /// Rows that merges programmed.
+    /// Rows programmed by merges.
     pub rows_copied: u64,
 }
 
-/// The log of a unit: the block that takes its writes.
+/// The log of a unit: the block that receives its writes.
 #[derive(Clone, Debug)]
 struct Log {
     block: u32,
-    /// For each row of the unit, the row of the log with its newest version.
+    /// For each row of the unit, the log row that contains its newest version.
     newest: Vec<u32>,
     rows: u32,
-    /// Whether row n of the log is row n of the unit for all its rows.
+    /// Whether each row n of the log is row n of the unit.
     is_ordered: bool,
 }
 
@@ -106,19 +106,19 @@ struct State {
     /// Units that have a log, oldest log first.
     order: VecDeque<u32>,
     counts: MergeCounts,
-    /// Rows that were read ahead, each with the time at which it is in the buffer.
+    /// Rows that were read ahead, and the time at which each is in the buffer.
     ahead: BTreeMap<u64, u64>,
-    /// End offset of the last read.
+    /// End offset of the previous read.
     read_end: u64,
 }
 
-/// A drive that maps large units.
+/// A drive with a map of large units.
 pub struct BlockMapped<C> {
     spec: BlockMappedSpec,
     clock: C,
     layout: Layout,
     state: RefCell<State>,
-    /// Writes, flushes and trims: one at a time, in order of arrival.
+    /// Writes, flushes and trims, which run one at a time, in order of arrival.
     writers: Line,
 }
 
@@ -151,20 +151,20 @@ impl Layout {
         BlockAddress { die: unit % self.shape.dies(), block }
     }
 
-    /// Returns the key under which the bytes of a row are stored.
+    /// Returns the key used to store the bytes of a row.
     fn slot(&self, address: BlockAddress, row: u32) -> u64 {
         let block = u64::from(address.die) * u64::from(self.shape.blocks_per_plane);
         (block + u64::from(address.block)) * u64::from(self.shape.pages_per_block) + u64::from(row)
     }
 
-    /// Returns the rows that a range touches.
+    /// Returns the rows that overlap a range.
     fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = Part> + use<> {
         parts(self.shape.row_bytes().into(), offset, len)
     }
 }
 
 impl State {
-    /// Returns the address of the newest version of a row, if the row was ever written.
+    /// Returns the address of the newest version of a row, if the row has ever been written.
     fn find(&self, row: Row) -> Option<(BlockAddress, u32)> {
         if let Some(log) = self.logs.get(&row.unit) {
             let newest = log.newest[row.within as usize];
@@ -192,8 +192,8 @@ impl State {
         assert!(fits && self.logs.len() <= self.layout.logs_max as usize, "a log too many");
     }
 
-    /// Programs a row in the log of its unit, which has room; `bytes` replace the row from byte
-    /// `within` on. Returns the time at which the row is programmed.
+    /// Programs a row in the log of its unit, which must have space. `bytes` replace the row's
+    /// bytes starting at `within`. Returns the time at which programming ends.
     fn program(&mut self, now_ns: u64, row: Row, within: usize, bytes: &[u8]) -> Result<u64> {
         let shape = self.layout.shape;
         let old = self.find(row);
@@ -217,7 +217,7 @@ impl State {
         log.rows += 1;
         let is_complete = log.is_ordered && log.rows == shape.pages_per_block;
         if is_complete {
-            // Only an erase, for which no request waits.
+            // This only erases a block, and no request waits for it.
             self.merge(now_ns, row.unit)?;
         }
         Ok(ended_ns)
@@ -252,7 +252,7 @@ impl State {
                 self.flash.read(now_ns, address, at, shape.planes, shape.row_bytes())?;
                 held = self.content.take(self.layout.slot(address, at));
             }
-            // Rows without data are programmed too: a block is programmed in order.
+            // Rows without data are also programmed, because blocks must be programmed in order.
             self.flash.program(now_ns, target, within)?;
             self.content.put(self.layout.slot(target, within), held);
             self.counts.rows_copied += 1;
@@ -272,7 +272,7 @@ impl State {
         Ok(self.flash.free_at_ns(log_address.die))
     }
 
-    /// Erases a block and drops its bytes.
+    /// Erases a block and discards its bytes.
     fn erase(&mut self, now_ns: u64, address: BlockAddress) -> Result<()> {
         for row in 0..self.flash.programmed_rows(address) {
             self.content.take(self.layout.slot(address, row));
@@ -282,7 +282,7 @@ impl State {
         Ok(())
     }
 
-    /// Reads ahead of a sequential stream that has reached `end`.
+    /// Reads ahead for a sequential stream that has reached `end`.
     fn read_ahead(&mut self, now_ns: u64, end: u64, buffer_bytes: u64) -> Result<()> {
         let (shape, size_bytes) = (self.layout.shape, self.layout.size_bytes);
         let rows = buffer_bytes / u64::from(shape.row_bytes());
@@ -306,7 +306,7 @@ impl<C: Clock> BlockMapped<C> {
     /// Creates an empty drive with a disk of `size_bytes` bytes.
     ///
     /// # Errors
-    /// `InvalidInput` for an impossible flash, or one without room for the units, the logs and a
+    /// `InvalidInput` for an impossible flash, or one without space for the units, the logs and a
     /// merge.
     pub fn new(size_bytes: u64, spec: BlockMappedSpec, clock: C) -> Result<Self> {
         let wrong = |what: String| Err(Error::InvalidInput(what.into()));
@@ -340,12 +340,12 @@ impl<C: Clock> BlockMapped<C> {
         Ok(Self { spec, clock, layout, state: RefCell::new(state), writers: Line::default() })
     }
 
-    /// Returns the merges so far, by kind.
+    /// Returns the number of merges so far, by kind.
     pub fn merges(&self) -> MergeCounts {
         self.state.borrow().counts
     }
 
-    /// Returns the flash operations so far.
+    /// Returns the number of flash operations so far.
     pub(crate) fn flash_counts(&self) -> FlashCounts {
         self.state.borrow().flash.counts()
     }
@@ -364,14 +364,15 @@ impl<C: Clock> BlockMapped<C> {
         let len = target.len() as u64;
         check_range(self.layout.size_bytes, offset, len)?;
         let ended_ns = self.sense(offset, target)?;
-        // The host receives ready data while the flash reads the rest, except for the last row.
+        // Data that is ready is sent to the host while the flash reads the rest, except for the
+        // last row.
         let row_bytes = u64::from(self.layout.shape.row_bytes());
         let early_ns = transfer_ns(len.saturating_sub(row_bytes), self.spec.out_bytes_per_s);
         self.until_ns(ended_ns.saturating_sub(early_ns)).await;
         Ok(())
     }
 
-    /// Reads, with read-ahead if this read continues the previous one. Returns the time at which
+    /// Reads, and reads ahead if this read continues the previous one. Returns the time at which
     /// the last byte is available.
     fn sense(&self, offset: u64, target: &mut [u8]) -> Result<u64> {
         let now_ns = self.clock.now_ns();
@@ -404,7 +405,7 @@ impl<C: Clock> BlockMapped<C> {
         Ok(ended_ns)
     }
 
-    /// Writes whole sectors; they are in flash when this returns.
+    /// Writes whole sectors. They are in flash when this returns.
     ///
     /// # Errors
     /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
@@ -434,14 +435,14 @@ impl<C: Clock> BlockMapped<C> {
     /// Waits until all earlier writes are in flash.
     ///
     /// # Errors
-    /// No error is possible yet.
+    /// Never fails at present.
     pub async fn flush(&self) -> Result<()> {
         drop(self.turn().await);
         Ok(())
     }
 
     /// Makes sectors read as zeroes, which the map is assumed to record at no cost, and erases the
-    /// blocks of units that lie completely in the range.
+    /// blocks of units that are completely within the range.
     ///
     /// # Errors
     /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
@@ -475,7 +476,7 @@ impl<C: Clock> BlockMapped<C> {
         Ok(())
     }
 
-    /// Merges until a unit has a log with room.
+    /// Merges until a unit has a log with free space.
     async fn make_room(&self, unit: u32) -> Result<()> {
         loop {
             let ended_ns = {
@@ -506,7 +507,7 @@ impl<C: Clock> BlockMapped<C> {
         state.merge(now_ns, oldest).map(Some)
     }
 
-    /// Waits for the exclusive right to write.
+    /// Acquires the exclusive right to write.
     async fn turn(&self) -> Place<'_> {
         self.writers.turn().await
     }

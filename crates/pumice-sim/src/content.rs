@@ -1,22 +1,22 @@
-//! The bytes of a drive that does not compress, in memory, in numbered slots of equal size.
+//! The contents of a drive that does not compress, in memory, in numbered slots of equal size.
 //!
-//! A slot of identical bytes takes no memory for them, and a slot of zeroes takes none at all: a
-//! span that a benchmark fills with one byte can be larger than the machine's memory. No operation
-//! takes virtual time.
+//! A slot of identical bytes needs no memory for them, and a slot of zeroes needs none at all. A
+//! span that a benchmark fills with a single byte can therefore be larger than the machine's
+//! memory. No operation takes virtual time.
 
 use std::collections::BTreeMap;
 
 use crate::{Error, Result};
 
-/// Bytes of a sector, the unit of reads and writes.
+/// Size of a sector in bytes, the unit of reads and writes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// The content of a slot; an absent slot is all zeroes.
+/// The contents of a slot; an absent slot is all zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     /// One byte repeated.
     Fill(u8),
-    /// Any bytes, of the slot size of the [`Content`].
+    /// Arbitrary bytes, as many as the slot size of the [`Content`].
     Bytes(Box<[u8]>),
 }
 
@@ -32,7 +32,7 @@ impl Slot {
     }
 }
 
-/// The part of a range that lies in one slot.
+/// The part of a range within one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     /// Number of the slot.
@@ -43,7 +43,7 @@ pub(super) struct Part {
     pub(super) len: usize,
 }
 
-/// Returns the parts of a range, one for each slot of `slot_bytes` bytes that it touches, in order.
+/// Returns the parts of a range in order, one for each slot of `slot_bytes` bytes that it overlaps.
 pub(super) fn parts(slot_bytes: u64, offset: u64, len: u64) -> impl Iterator<Item = Part> {
     let end = offset + len;
     (offset / slot_bytes..end.div_ceil(slot_bytes)).map(move |slot| {
@@ -78,15 +78,15 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Creates content of zeroes, in slots of `slot_bytes` bytes.
+    /// Creates contents of zeroes, in slots of `slot_bytes` bytes.
     pub(super) fn new(slot_bytes: usize) -> Self {
         Self { slot_bytes, slots: BTreeMap::new() }
     }
 
-    /// Reads a slot from byte `within` on, at most to its end.
+    /// Reads a slot from byte `within` on, up to its end at most.
     ///
     /// # Panics
-    /// If `target` reaches beyond the end of the slot.
+    /// If `target` extends beyond the end of the slot.
     pub(super) fn read(&self, slot: u64, within: usize, target: &mut [u8]) {
         match self.slots.get(&slot) {
             None => target.fill(0),
@@ -95,10 +95,10 @@ impl Content {
         }
     }
 
-    /// Writes a slot from byte `within` on; its other bytes are kept.
+    /// Writes a slot from byte `within` on. Its other bytes are unchanged.
     ///
     /// # Panics
-    /// If `bytes` reach beyond the end of the slot.
+    /// If `bytes` extend beyond the end of the slot.
     pub(super) fn write(&mut self, slot: u64, within: usize, bytes: &[u8]) {
         if bytes.len() == self.slot_bytes {
             self.put(slot, Slot::of(bytes));
@@ -110,12 +110,12 @@ impl Content {
         self.put(slot, Slot::of(&whole));
     }
 
-    /// Removes and returns the content of a slot, which reads as zeroes from then on.
+    /// Removes and returns the contents of a slot, which then reads as zeroes.
     pub(super) fn take(&mut self, slot: u64) -> Option<Slot> {
         self.slots.remove(&slot)
     }
 
-    /// Replaces the content of a slot.
+    /// Replaces the contents of a slot.
     pub(super) fn put(&mut self, slot: u64, held: Option<Slot>) {
         match held {
             Some(held) => self.slots.insert(slot, held),
@@ -123,7 +123,7 @@ impl Content {
         };
     }
 
-    /// Returns the number of slots that hold anything but zeroes.
+    /// Returns the number of slots that contain anything other than zeroes.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.slots.len()
@@ -132,8 +132,8 @@ impl Content {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every byte is where it was put, and equal bytes take no memory.
-    //! Method: writes by hand, of whole slots and of parts.
+    //! Goal: every byte is found where it was written, and equal bytes need no memory. Method:
+    //! explicit writes of whole slots and of parts.
 
     use super::*;
 

@@ -2,8 +2,8 @@
 //!
 //! **Programmed bytes that are not data** (ECC beyond the spare area, the drive's own metadata)
 //! reduce the programming speed, not the space: the flash of a profile has the stated size, and the
-//! size of the disk was chosen with this overhead in mind. The parity of a section `[parity]` does
-//! take space: its rows are programmed, and counted, as rows.
+//! disk size was chosen with this overhead in mind. The parity of a section `[parity]` does use
+//! space: its rows are programmed, and counted, as rows.
 
 use super::front::FrontSpec;
 use super::ftl::{BLOCK_BYTES, LogSpec, StoredSizes, VictimPolicy};
@@ -13,28 +13,28 @@ use crate::nand::{FlashShape, FlashTiming};
 use crate::{Error, Result};
 use pumice_drive::codec::Codec;
 
-/// Longest command that a host sends: systems of 2010 split requests at this size. Several are in
-/// flight concurrently, so that the link carries one while the flash reads the next.
+/// Longest command that a host sends: systems of 2010 split requests at this size. Several commands
+/// are in flight concurrently, so that the link transfers one while the flash reads the next.
 const COMMAND_BYTES_MAX: u64 = 128 << 10;
 
-/// Garbage collection begins below this number of free segments: one more than its minimum.
+/// Number of free segments below which garbage collection starts: one more than its minimum.
 const FREE_SEGMENTS: u32 = 3;
 
-/// Wear leveling begins when the erase counts of blocks differ by more than this share of their
-/// life, in percent (arbitrary: no drive publishes it).
+/// Difference between the erase counts of blocks, as a percentage of their lifetime, above which
+/// wear leveling starts. Arbitrary: no vendor publishes this value.
 const WEAR_GAP_PERCENT: u64 = 5;
 
-/// Least number of segments of a scaled-down drive, as far as its blocks can be made shorter:
-/// garbage collection among fewer segments costs visibly more.
+/// Minimum number of segments in a scaled-down drive, unless its blocks cannot be shortened enough.
+/// Garbage collection among fewer segments is noticeably more expensive.
 const SCALED_SEGMENTS: u32 = 256;
 
-/// Least number of pages of a shortened block (arbitrary).
+/// Minimum number of pages in a shortened block (arbitrary).
 const SCALED_PAGES: u32 = 8;
 
 /// Returns the flash of a log-structured drive.
 ///
 /// # Errors
-/// `Unsupported` for drives of any other kind.
+/// `Unsupported` for any other kind of drive.
 pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
     let Design::Log { flash, .. } = &profile.design else {
         let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
@@ -44,10 +44,10 @@ pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
     Ok(flash)
 }
 
-/// Converts a number of a profile into a count.
+/// Converts a number from a profile to a count.
 ///
 /// # Errors
-/// `InvalidInput` if it does not fit 32 bits.
+/// `InvalidInput` if it does not fit into 32 bits.
 pub(super) fn whole(profile: &Profile, key: &str, number: &Sourced<u64>) -> Result<u32> {
     let too_large = |_| {
         let what = format!("{}: {key} of {} is too large", profile.id, number.is);
@@ -56,7 +56,7 @@ pub(super) fn whole(profile: &Profile, key: &str, number: &Sourced<u64>) -> Resu
     u32::try_from(number.is).map_err(too_large)
 }
 
-/// Returns the parameters of the front: the queue, the link and the processor.
+/// Returns the parameters of the front end: the queue, the link and the processor.
 ///
 /// # Errors
 /// `InvalidInput` if the queue is too deep.
@@ -76,7 +76,7 @@ pub(super) fn front(profile: &Profile) -> Result<FrontSpec> {
     })
 }
 
-/// Returns the length of the longest command that is sent to the drive, in bytes.
+/// Returns the maximum length of a command sent to the drive, in bytes.
 pub(super) fn command_bytes_max(profile: &Profile) -> u64 {
     let block = u64::from(BLOCK_BYTES);
     COMMAND_BYTES_MAX.min(profile.link.request_bytes_max.is / block * block)
@@ -98,7 +98,7 @@ pub(super) fn shape(profile: &Profile, flash: &Flash) -> Result<FlashShape> {
     })
 }
 
-/// Returns the times of the flash, where programming includes the overhead that is not data.
+/// Returns the timing of the flash. Programming times include the overhead that is not data.
 pub(super) fn timing(flash: &Flash) -> FlashTiming {
     let sent_ns = flash.transfer_ns() * flash.planes_at_once() as f64;
     let with_overhead = |program_ns: u64| {
@@ -117,7 +117,7 @@ pub(super) fn timing(flash: &Flash) -> FlashTiming {
 }
 
 impl LogStoreSpec {
-    /// Returns the storage of a profile: see [`LogSpec::of`].
+    /// Returns the storage of a profile; see [`LogSpec::of`].
     ///
     /// # Errors
     /// The errors of [`LogSpec::of`].
@@ -133,13 +133,12 @@ impl LogStoreSpec {
 
 impl LogSpec {
     /// Returns the translation layer of a profile. It compresses if the profile has a codec, and
-    /// then stores the fraction `stored` of each block; otherwise it is page-mapped and ignores
-    /// `stored`. Frames have no header of their own: profiles include it in `stored_min` and
-    /// `overhead_percent`.
+    /// then stores the fraction `stored` of each block. Otherwise it is page-mapped and ignores
+    /// `stored`. Frames do not have a separate header, because profiles include it in `stored_min`
+    /// and `overhead_percent`.
     ///
     /// # Errors
-    /// `Unsupported` for drives of another kind; `InvalidInput` for drives that cannot be
-    /// simulated.
+    /// `Unsupported` for other kinds of drives; `InvalidInput` for drives that cannot be simulated.
     pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         let flash = log_flash(profile)?;
         let shape = shape(profile, flash)?;
@@ -156,8 +155,8 @@ impl LogSpec {
             timing: timing(flash),
             user_blocks: profile.size_bytes.is / u64::from(BLOCK_BYTES),
             stored: if compresses { stored } else { StoredSizes::Constant(1.0) },
-            // The minimum that a drive stores was measured on its flash: overhead and parity
-            // included.
+            // The minimum that a drive stores was measured on its flash, so it includes overhead
+            // and parity.
             stored_min: if compresses {
                 let data_share = (1.0 - flash.overhead_percent.is / 100.0) * (1.0 - parity_share);
                 controller.stored_min() * data_share
@@ -181,13 +180,13 @@ impl LogSpec {
         Ok(spec)
     }
 
-    /// Returns the same flash sold as a drive of another size: over-provisioned by `percent` of
-    /// that size, with the flash counted as in [`raw_bytes`](Self::raw_bytes).
+    /// Returns the same flash as a drive of another size, over-provisioned by `percent` of that
+    /// size. The flash is counted as in [`raw_bytes`](Self::raw_bytes).
     ///
     /// # Errors
-    /// `InvalidInput` if garbage collection would have no room.
+    /// `InvalidInput` if garbage collection would have too little space.
     pub fn over_provisioned(mut self, percent: f64) -> Result<Self> {
-        // No block has to fit yet.
+        // The blocks need not fit yet.
         self.user_blocks = 1;
         let user_bytes = self.raw_bytes()? / (1.0 + percent / 100.0);
         self.user_blocks = (user_bytes / f64::from(BLOCK_BYTES)) as u64;
@@ -195,13 +194,13 @@ impl LogSpec {
         Ok(self)
     }
 
-    /// Returns a smaller drive that behaves almost alike in less time: the same number of dies and
-    /// over-provisioning, fewer blocks, no bad blocks, and shorter blocks if necessary, which take
-    /// proportionally less time to erase. Its size is about `size_bytes`; a drive that is not
-    /// larger is returned unchanged.
+    /// Returns a smaller drive that behaves almost identically and takes less time to simulate. It
+    /// has the same number of dies, the same over-provisioning, fewer blocks, and no bad blocks. If
+    /// necessary, its blocks are shorter, and take proportionally less time to erase. Its size is
+    /// about `size_bytes`. A drive that is not larger is returned unchanged.
     ///
     /// # Errors
-    /// `InvalidInput` if the result would be too small for a drive.
+    /// `InvalidInput` if the result would be too small to be a drive.
     pub fn scaled(mut self, size_bytes: u64) -> Result<Self> {
         let user = self.user_blocks;
         let ratio = size_bytes as f64 / (user * u64::from(BLOCK_BYTES)) as f64;
@@ -220,11 +219,11 @@ impl LogSpec {
         }
         self.timing.erase_ns = self.timing.erase_ns * segment(&self) / before;
         self.bad_percent = 0.0;
-        // Segments in addition to the ones with data, counted as in `raw_bytes`.
+        // Segments in addition to those with data, counted as in `raw_bytes`.
         let spare = f64::from(self.free_segments) + 0.5;
         let segments = (raw * ratio / of_data(&self) + spare).ceil();
         self.shape.blocks_per_plane = segments as u32;
-        // No block has to fit yet.
+        // The blocks need not fit yet.
         self.user_blocks = 1;
         self.user_blocks = (user as f64 * self.raw_bytes()? / raw) as u64;
         self.check()?;

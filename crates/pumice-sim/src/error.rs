@@ -1,7 +1,7 @@
 //! The error of this crate.
 //!
-//! A variant tells the caller how to react; its text names the event and the object. `Display` does
-//! not repeat the source: the top of a program prints the chain.
+//! A variant tells the caller how to react; its text contains the event and the object. `Display`
+//! does not repeat the source, because the top level of a program prints the chain.
 
 use std::borrow::Cow;
 use std::io;
@@ -49,7 +49,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the kind of the error, in the terms of the drive.
+    /// Returns the corresponding drive error kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::InvalidInput(_) => ErrorKind::InvalidInput,

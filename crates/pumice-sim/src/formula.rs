@@ -1,7 +1,7 @@
 //! Formulas for the cost of garbage collection and for the endurance of a drive.
 
-/// Returns the write amplification of uniform random writes under greedy garbage collection, where
-/// `ratio` is raw over user space; infinite for 1 and less.
+/// Returns the write amplification of uniform random writes under greedy garbage collection.
+/// `ratio` is the ratio of raw to user space. The result is infinite for ratios of 1 or less.
 ///
 /// Source: Xiang and Kurkoski, "An improved analytic expression for write amplification in NAND
 /// flash", 2012.
@@ -9,7 +9,7 @@ pub fn write_amplification(ratio: f64) -> f64 {
     if ratio.is_nan() || ratio <= 1.0 {
         return f64::INFINITY;
     }
-    // The root w in (0, 1) of ln w - w = ln ratio - ratio: the left side grows with w.
+    // The root w in (0, 1) of ln w - w = ln ratio - ratio; the left side increases with w.
     let wanted = ratio.ln() - ratio;
     let (mut low, mut high) = (0.0, 1.0);
     // Each step halves the interval; 100 steps exhaust the precision.
@@ -20,28 +20,28 @@ pub fn write_amplification(ratio: f64) -> f64 {
     ratio / (ratio - (low + high) / 2.0)
 }
 
-/// Returns the write amplification of a drive that stores the fraction `stored` of its data: to
+/// Returns the write amplification of a drive that stores the fraction `stored` of its data. To
 /// first order, the stored bytes are amplified as on a drive with proportionally less data.
 pub fn first_order(raw_bytes: f64, user_bytes: f64, stored: f64) -> f64 {
     stored * write_amplification(raw_bytes / (user_bytes * stored))
 }
 
-/// Returns the bytes that a host can write until the flash is worn out: the drive's size times the
-/// cycles of a block, over the write amplification. Space that the host does not see is not
-/// counted, and wear is assumed to be even; JESD218 specifies the retention that a drive must still
-/// have then.
+/// Returns the number of bytes that a host can write before the flash is worn out: the drive's size
+/// times the cycles of a block, divided by the write amplification. Space invisible to the host is
+/// not counted, and wear is assumed to be even. JESD218 specifies the retention that a drive must
+/// still have at that point.
 pub fn endurance_bytes(size_bytes: u64, pe_cycles: u64, write_amplification: f64) -> f64 {
     size_bytes as f64 * pe_cycles as f64 / write_amplification
 }
 
-/// Returns the years until `endurance_bytes` are written, at `bytes_per_day`.
+/// Returns the number of years until `endurance_bytes` have been written, at `bytes_per_day`.
 pub fn years(endurance_bytes: f64, bytes_per_day: f64) -> f64 {
     endurance_bytes / bytes_per_day / 365.25
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the formulas reproduce published results. Method: tables and sums by hand.
+    //! Goal: the formulas reproduce published results. Method: tables, and sums calculated by hand.
 
     use super::*;
 

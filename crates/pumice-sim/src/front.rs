@@ -1,5 +1,5 @@
-//! The front of a simulated drive in virtual time: the command queue, the link, and the processor
-//! that handles every command.
+//! The front end of a simulated drive in virtual time: the command queue, the link, and the
+//! processor that handles every command.
 //!
 //! ```text
 //! write  queue slot -> link: command and data -> processor -> the drive has the data
@@ -7,9 +7,9 @@
 //!        decompression, link
 //! ```
 //!
-//! Commands beyond the queue's depth get slots in order of arrival. Link and processor each serve
-//! one item at a time, in order of arrival; the link idles while the data it sends next is being
-//! decompressed. The front knows neither addresses nor bytes.
+//! Commands beyond the queue depth get slots in order of arrival. The link and the processor each
+//! serve one item at a time, in order of arrival. The link is idle while the next data to send is
+//! being decompressed. The front end handles neither addresses nor bytes.
 
 use std::cell::Cell;
 
@@ -19,30 +19,31 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
 use pumice_drive::base::wait::{Line, WaitQueue};
 
-/// Bytes of a command that are read before the link sends them: a page of several planes (a guess).
+/// Number of bytes of a command that are read before the link sends them: a page of several planes
+/// (a guess).
 const PART_BYTES: u64 = 16 << 10;
 
-/// Parameters of a drive's front.
+/// Parameters of a drive's front end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FrontSpec {
     /// Bytes per second from the drive to the host, without protocol overhead.
     pub read_bytes_per_s: u64,
     /// Bytes per second from the host to the drive, without protocol overhead.
     pub write_bytes_per_s: u64,
-    /// Time of a command on the link in addition to its data, in ns.
+    /// Link time of a command in addition to its data, in ns.
     pub command_ns: u64,
-    /// Maximum number of commands in flight, from 1.
+    /// Maximum number of commands in flight; at least 1.
     pub depth: u32,
     /// Processing time of a read command, in ns.
     pub read_ns: u64,
-    /// Processing time of a write command, in ns; its inverse is the maximum command rate.
+    /// Processing time of a write command, in ns. Its inverse is the maximum command rate.
     pub write_ns: u64,
-    /// Time between two write commands that continue no earlier one, in ns: a limit of the
-    /// firmware; 0 for none.
+    /// Minimum time between two write commands that do not continue earlier ones, in ns; a firmware
+    /// limit. 0 for no limit.
     pub scattered_write_ns: u64,
-    /// Host bytes compressed per second, if that is a limit.
+    /// Number of host bytes compressed per second, if this is a limit.
     pub engine_bytes_per_s: Option<u64>,
-    /// Stored bytes decompressed per second, if that is a limit.
+    /// Number of stored bytes decompressed per second, if this is a limit.
     pub load_bytes_per_s: Option<u64>,
 }
 
@@ -50,8 +51,8 @@ impl FrontSpec {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// `InvalidInput` for a link or an engine without speed, a queue of depth 0, and times of more
-    /// than ten seconds.
+    /// `InvalidInput` for a link or an engine with a speed of 0, a queue of depth 0, or times above
+    /// ten seconds.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &'static str| Err(Error::InvalidInput(what.into()));
         if self.read_bytes_per_s == 0 || self.write_bytes_per_s == 0 {
@@ -79,14 +80,14 @@ impl FrontSpec {
         if is_scattered { self.write_ns.max(self.scattered_write_ns) } else { self.write_ns }
     }
 
-    /// Returns the time for which read data occupies the link, in ns.
+    /// Returns the time that read data occupies the link, in ns.
     pub(super) fn send_ns(&self, bytes: u64, stored_bytes: u64) -> u64 {
         let load_ns = self.load_bytes_per_s.map_or(0, |rate| transfer_ns(stored_bytes, rate));
         load_ns + transfer_ns(bytes, self.read_bytes_per_s)
     }
 
-    /// Returns when the link can begin to send data that arrives during `times`: so that it never
-    /// waits for the data, except for the last part.
+    /// Returns the earliest time at which the link can start to send data that arrives during
+    /// `times` without waiting for data, except for the last part.
     pub(super) fn send_at_ns(&self, times: ReadTimes, bytes: u64, stored_bytes: u64) -> u64 {
         let early = bytes.saturating_sub(PART_BYTES) as f64 / bytes.max(1) as f64;
         let early_ns = (self.send_ns(bytes, stored_bytes) as f64 * early) as u64;
@@ -112,7 +113,7 @@ impl Server {
     }
 }
 
-/// The front of one drive.
+/// The front end of one drive.
 #[derive(Debug)]
 pub struct Front<C> {
     spec: FrontSpec,
@@ -121,12 +122,12 @@ pub struct Front<C> {
     processor: Server,
     engine: Server,
     in_flight: Cell<u32>,
-    /// Commands that wait for a slot, in order of arrival.
+    /// Commands waiting for a slot, in order of arrival.
     arrivals: Line,
     left: WaitQueue,
 }
 
-/// A slot in the command queue, until dropped.
+/// A slot in the command queue, held until dropped.
 pub struct QueueSlot<'a, C>(&'a Front<C>);
 
 impl<C> Drop for QueueSlot<'_, C> {
@@ -137,7 +138,7 @@ impl<C> Drop for QueueSlot<'_, C> {
 }
 
 impl<C: Clock> Front<C> {
-    /// Creates an idle front.
+    /// Creates an idle front end.
     ///
     /// # Errors
     /// The errors of [`FrontSpec::check`].
@@ -148,8 +149,8 @@ impl<C: Clock> Front<C> {
         Ok(Self { spec, clock, wire, processor, engine, in_flight, arrivals, left })
     }
 
-    /// Accepts a command that carries `bytes` bytes, then runs `drive`. A scattered write continues
-    /// no earlier one.
+    /// Accepts a command with `bytes` bytes of data, then runs `drive`. A scattered write does not
+    /// continue an earlier one.
     pub async fn write<T>(
         &self,
         bytes: u64,
@@ -166,7 +167,7 @@ impl<C: Clock> Front<C> {
         drive.await
     }
 
-    /// Accepts a read command. Its data is sent with [`Front::send`], in parts or as a whole,
+    /// Accepts a read command. Its data must be sent with [`Front::send`], in parts or as a whole,
     /// before the slot is dropped.
     pub async fn begin_read(&self) -> QueueSlot<'_, C> {
         let slot = self.enter().await;
@@ -175,7 +176,8 @@ impl<C: Clock> Front<C> {
         slot
     }
 
-    /// Sends read data to the host: `bytes` bytes, stored as `stored_bytes` on flash.
+    /// Sends read data to the host: `bytes` bytes, which are stored as `stored_bytes` bytes on
+    /// flash.
     pub async fn send(&self, bytes: u64, stored_bytes: u64) {
         self.wire.serve(&self.clock, self.spec.send_ns(bytes, stored_bytes)).await;
     }
@@ -191,9 +193,8 @@ impl<C: Clock> Front<C> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: commands take the sum of their parts, and a single resource serves one command at a
-    //! time.
-    //! Method: commands in virtual time against sums by hand.
+    //! Goal: the duration of a command is the sum of its parts, and a single resource serves one
+    //! command at a time. Method: commands in virtual time compared with sums calculated by hand.
 
     use std::rc::Rc;
 
@@ -211,10 +212,10 @@ mod tests {
         engine_bytes_per_s: None,
         load_bytes_per_s: None,
     };
-    /// The drive's time for a command.
+    /// Duration of a command on the drive.
     const DRIVE_NS: u64 = 100_000;
 
-    /// Returns when `count` simultaneous commands of 4000 bytes have ended.
+    /// Returns the time at which `count` simultaneous commands of 4000 bytes have ended.
     fn time(spec: FrontSpec, count: u32, is_write: bool) -> u64 {
         let runtime = Runtime::simulated();
         let front = Rc::new(Front::new(spec, runtime.clone()).unwrap());
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_is_there_once_sets_the_pace_of_many() {
-        // The wire for writes, the processor for reads.
+        // The wire is the bottleneck for writes, the processor for reads.
         let writes = time(SPEC, 40, true);
         assert_eq!(writes, 40 * 45_000 + 30_000 + DRIVE_NS);
         let reads = time(FrontSpec { read_ns: 50_000, ..SPEC }, 40, false);
@@ -262,12 +263,12 @@ mod tests {
         let load = FrontSpec { depth: 32, load_bytes_per_s: Some(20_000_000), ..SPEC };
         let loaded = time(load, 40, false);
         assert!((40 * 75_000..40 * 75_000 + 200_000).contains(&loaded), "{loaded}");
-        // One command after the other.
+        // Commands run one after another.
         let alone = time(FrontSpec { depth: 1, ..SPEC }, 10, false);
         assert_eq!(alone, 10 * (5_000 + 20_000 + DRIVE_NS + 20_000));
     }
 
-    /// Guards against commands that starve while later ones pass them.
+    /// Guards against commands that starve while later ones overtake them.
     #[test]
     fn slots_are_given_in_order_of_arrival() {
         let runtime = Runtime::simulated();

@@ -16,20 +16,20 @@ use pumice_drive::base::seed::{Random, random};
 pub enum Order {
     /// Uniform over the drive, aligned to the length of a request.
     Uniform,
-    /// Sequential, from the first block again after the last.
+    /// Sequential; after the last block, it starts again at the first.
     Sequential,
 }
 
 /// Parameters of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSpec {
-    /// Requests in flight; at least 1.
+    /// Number of requests in flight; at least 1.
     pub depth: u32,
-    /// Blocks of 4 KiB per request; at least 1.
+    /// Number of 4 KiB blocks per request; at least 1.
     pub blocks: u32,
     /// Order of the requested blocks.
     pub order: Order,
-    /// Share of reads in percent, drawn at random; the rest are writes.
+    /// Share of reads in percent, drawn at random; the other requests are writes.
     pub read_percent: u32,
     /// Seed of all random choices.
     pub seed: u64,
@@ -55,16 +55,16 @@ pub struct HostRun {
     pub ended_ns: u64,
     /// Latencies of reads.
     pub reads: Latencies,
-    /// Latencies of writes, until their acknowledgement.
+    /// Latencies of writes, up to their acknowledgement.
     pub writes: Latencies,
 }
 
-/// A host; each run continues where the last one ended.
+/// A host. Each run continues where the previous one ended.
 #[derive(Clone, Debug)]
 pub struct Host {
     spec: HostSpec,
     random: Random,
-    /// The time at which each slot is free.
+    /// The time at which each slot becomes free.
     slots: BinaryHeap<Reverse<u64>>,
     next: u64,
 }
@@ -83,10 +83,10 @@ impl Latencies {
 }
 
 impl Host {
-    /// Creates a host that begins at `now_ns`.
+    /// Creates a host that starts at `now_ns`.
     ///
     /// # Errors
-    /// `InvalidInput` for a depth or a length of 0, and for more than 100 % of reads.
+    /// `InvalidInput` for a depth or length of 0, or for more than 100 % of reads.
     pub fn new(spec: HostSpec, now_ns: u64) -> Result<Self> {
         if spec.depth == 0 || spec.blocks == 0 || spec.read_percent > 100 {
             let what = "depth and blocks must be at least 1, read_percent from 0 to 100";

@@ -2,11 +2,11 @@
 //! that use them.
 //!
 //! A [`Profile`](profile::Profile) describes a drive in numbers, each with its source. A simulation
-//! of that drive takes no wall-clock time for its operations: it computes when each of them
-//! completes. The same profile, requests and seed always produce the same times.
+//! of that drive spends no wall-clock time on its operations: it calculates the time at which each
+//! of them completes. The same profile, requests and seed always produce the same times.
 //!
-//! It is not an emulator: no guest and no kernel sees these drives. It uses no attached drive, no
-//! socket and no wall clock, and prints nothing.
+//! This is not an emulator: no guest or kernel sees these drives. The crate uses no attached drive,
+//! no socket and no wall clock, and prints nothing.
 //!
 //! ```
 //! use pumice_sim::Error;
@@ -28,21 +28,22 @@
 //!
 //! # Map
 //!
-//! * `profile`: the parts of a drive, in numbers that each have a source; `convert`: from a profile
-//!   to the parameters of the simulations.
-//! * `front`: the queue, the link and the processor between a host and the storage of a drive.
-//! * `drive`: a drive with real bytes, for benchmarks: a front and one of several designs. These
-//!   are a log on simulated flash; `block_mapped`, flash with a map of large units; `disk`, a head
-//!   over platters; memory; and `cached`, a drive with another drive as its cache. `content` holds
-//!   the bytes.
-//! * `nand`: simulated flash: rules, times, wear.
-//! * `ftl`: a flash translation layer that holds stored sizes instead of bytes; `log_store`: with
-//!   the cached part of its map (`map_pages`), read-ahead and larger units.
-//! * `log_drive`: such a store with a front, computed without tasks; `streams`: sequential
+//! * `profile`: the parts of a drive, in numbers that each have a source; `convert`: conversion
+//!   from a profile to the parameters of the simulations.
+//! * `front`: the front end of a drive, which is the queue, the link and the processor between a
+//!   host and the storage.
+//! * `drive`: a drive with real bytes, for benchmarks: a front end and one of several designs.
+//!   These are a log on simulated flash; `block_mapped`, flash with a map of large units; `disk`, a
+//!   head over platters; memory; and `cached`, a drive with another drive as its cache. `content`
+//!   stores the bytes.
+//! * `nand`: simulated flash, with its rules, times and wear.
+//! * `ftl`: a flash translation layer that stores sizes instead of bytes; `log_store`: the same
+//!   layer with the cached part of its map (`map_pages`), read-ahead and larger units.
+//! * `log_drive`: such a store with a front end, calculated without tasks; `streams`: sequential
 //!   commands.
-//! * `host`: a closed-loop host of such a layer; `sim_host`: runs a host on a drive with bytes.
-//! * `system`: a host's operating system, with its page cache, on top of a drive.
-//! * `formula`: the cost of garbage collection and the endurance, without simulation.
+//! * `host`: a closed-loop host for such a layer; `sim_host`: runs a host on a drive with bytes.
+//! * `system`: a host's operating system, with its page cache, above a drive.
+//! * `formula`: the cost of garbage collection, and the endurance, without simulation.
 //! * `trace`: recorded requests, in four formats.
 
 pub mod block_mapped;

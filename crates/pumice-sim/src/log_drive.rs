@@ -1,16 +1,16 @@
-//! A log-structured layer with a front: a drive without content, or several of them as a RAID 0,
-//! whose requests take as long as those of [`Front`](super::front::Front), computed from the times
-//! at which each part is free.
+//! A log-structured layer with a front end: a drive without contents, or several of them as a RAID
+//! 0. Its requests take the same time as those of [`Front`](super::front::Front), but are
+//! calculated from the times at which each part is free.
 //!
 //! ```text
 //! request -> commands -> queue slot -> link -> processor -> engine -> layer (-> link)
 //! ```
 //!
 //! Events are handled in order of time, then of creation: no event overtakes another. The host's
-//! slots limit the requests in flight, so that forecasts of the layer stay short. Storage and times
-//! are as in [`SimDrive`](super::drive::SimDrive), except that all data is decompressed as if it
-//! were equally compressible. **A write of a part of a block** reads the block first. Trims affect
-//! whole blocks only.
+//! slots limit the number of requests in flight, so that forecasts of the layer stay short. Storage
+//! and times are the same as in [`SimDrive`](super::drive::SimDrive), except that all data is
+//! decompressed as if it were equally compressible. **A write of a part of a block** reads the
+//! block first. Trims affect only whole blocks.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -28,21 +28,21 @@ use pumice_drive::base::units::transfer_ns;
 /// Maximum number of slots of a host (arbitrary; the queues of drives are shorter).
 const SLOTS_MAX: u32 = 1 << 16;
 
-/// Maximum number of drives of a RAID 0 (arbitrary).
+/// Maximum number of drives in a RAID 0 (arbitrary).
 const STRIPE_MAX: u32 = 64;
 
-/// Parameters of a log-structured drive with a front.
+/// Parameters of a log-structured drive with a front end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogDriveSpec {
     /// Translation layer, flash and map.
     pub store: LogStoreSpec,
     /// Link and processor.
     pub front: FrontSpec,
-    /// Longest command in bytes; longer requests are sent as several concurrent commands. A
-    /// multiple of 4096.
+    /// Maximum command length in bytes, a multiple of 4096. Longer requests are sent as several
+    /// concurrent commands.
     pub command_bytes_max: u64,
-    /// Drives of this kind that make up a RAID 0: adjacent chunks of `command_bytes_max` are on
-    /// adjacent drives, each with a link and a queue of its own. At least 1.
+    /// Number of drives of this kind in a RAID 0, at least 1. Adjacent chunks of
+    /// `command_bytes_max` are on adjacent drives, each with its own link and queue.
     pub stripe: u32,
 }
 
@@ -53,7 +53,7 @@ pub enum Verb {
     Read,
     /// Write a range.
     Write,
-    /// Forget a range.
+    /// Discard a range.
     Trim,
     /// Make all acknowledged writes durable.
     Flush,
@@ -74,13 +74,14 @@ pub struct Request {
 
 /// A source of requests. A slot holds one request in flight.
 pub trait Host {
-    /// Returns the next request of a slot that is free at `now_ns`; `None` at the end.
+    /// Returns the next request of a slot that is free at `now_ns`; `None` when there are no more
+    /// requests.
     ///
     /// # Errors
-    /// The errors of the source of requests; they end the run.
+    /// An error of the source of requests, which ends the run.
     fn next(&mut self, slot: u32, now_ns: u64) -> Result<Option<Request>>;
 
-    /// Reports that a request that began at `begun_ns` has ended.
+    /// Reports that a request that started at `begun_ns` has ended.
     fn done(&mut self, request: &Request, begun_ns: u64, done_ns: u64);
 }
 
@@ -98,13 +99,13 @@ impl Server {
     }
 }
 
-/// A part of a request that is one command.
+/// A part of a request that forms one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Command {
     slot: u32,
     /// Number of the drive in a RAID 0.
     member: u32,
-    /// On that drive.
+    /// Offset on that drive.
     offset: u64,
     bytes: u64,
 }
@@ -113,19 +114,19 @@ struct Command {
 enum Stage {
     /// The request of a slot is due.
     Due,
-    /// The command arrives at the layer.
+    /// The command has arrived at the layer.
     Arrived,
     /// The map page of the command's offset is in memory.
     Mapped,
-    /// The blocks that a write covers partly were read.
+    /// The blocks that a write covers partly have been read.
     Merged,
-    /// The layer has read; the link is next.
+    /// The layer has read the data, which is sent over the link next.
     Read,
-    /// The host has its answer.
+    /// The host has received the reply.
     Ended,
 }
 
-/// In the order of time, then of creation.
+/// Ordered by time, then by creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at_ns: u64,
@@ -134,7 +135,7 @@ struct Event {
     command: Command,
 }
 
-/// The request in flight of a slot.
+/// The request in flight in a slot.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     request: Request,
@@ -150,7 +151,7 @@ struct Member {
     wire: Server,
     processor: Server,
     engine: Server,
-    /// Commands that found the queue full.
+    /// Commands that arrived while the queue was full.
     waiting: VecDeque<Command>,
     in_queue: u32,
 }
@@ -166,38 +167,38 @@ pub struct LogDrive {
     events: BinaryHeap<Reverse<Event>>,
     events_made: u64,
     flights: Vec<Option<Flight>>,
-    /// Requests that have ended since the faults were set.
+    /// Number of requests that have ended since the faults were set.
     requests_ended: u64,
-    /// In the order of their occurrence.
+    /// Faults in the order of their occurrence.
     faults: VecDeque<FaultAt>,
 }
 
 /// A part of the flash that fails while a host runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultAt {
-    /// Requests that end before it.
+    /// Number of requests that end before the failure.
     pub requests: u64,
     /// The kind of the failing part.
     pub kind: FaultKind,
-    /// The die of that part, from 0; in a RAID 0, on the first drive.
+    /// The die that contains the part, from 0; in a RAID 0, on the first drive.
     pub die: u32,
 }
 
 /// The consequences of the failure of a die.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostDie {
-    /// Blocks of the host that are lost.
+    /// Host blocks that are lost.
     pub blocks_lost: u64,
-    /// Bytes of frames that were written elsewhere.
+    /// Bytes of frames that were rewritten elsewhere.
     pub rebuilt_bytes: u64,
-    /// Bytes of pages that were read for the rebuild.
+    /// Bytes of pages read for the rebuild.
     pub read_bytes: u64,
     /// The progress of the rebuild, on an otherwise idle drive.
     pub times: RebuildTimes,
 }
 
 impl LogDriveSpec {
-    /// Returns the drive of a profile: see [`LogStoreSpec::of`].
+    /// Returns the drive of a profile; see [`LogStoreSpec::of`].
     ///
     /// # Errors
     /// The errors of [`LogStoreSpec::of`].
@@ -210,7 +211,8 @@ impl LogDriveSpec {
         })
     }
 
-    /// Returns the size of the disk in bytes: of a RAID 0, whole chunks of all drives.
+    /// Returns the size of the disk in bytes. For a RAID 0, it consists of the whole chunks of all
+    /// drives.
     pub fn size_bytes(&self) -> u64 {
         let bytes = self.store.log.user_blocks * u64::from(BLOCK_BYTES);
         if self.stripe == 1 {
@@ -219,7 +221,7 @@ impl LogDriveSpec {
         bytes / self.command_bytes_max * self.command_bytes_max * u64::from(self.stripe)
     }
 
-    /// Returns the bytes of the segments of all drives: see [`LogSpec::raw_bytes`].
+    /// Returns the bytes of the segments of all drives; see [`LogSpec::raw_bytes`].
     ///
     /// # Errors
     /// The errors of [`LogSpec::raw_bytes`].
@@ -275,18 +277,18 @@ impl LogDrive {
         &self.spec
     }
 
-    /// Returns the counters of written bytes, of all drives.
+    /// Returns the counters of written bytes, summed over all drives.
     pub fn counts(&self) -> LogCounts {
         let counts = self.members.iter().map(|member| member.store.ftl.counts());
         counts.fold(LogCounts::default(), |sum, counts| sum.with(&counts))
     }
 
-    /// Returns the erase count of each good block, of all drives.
+    /// Returns the erase count of each good block on all drives.
     pub fn erases(&self) -> impl Iterator<Item = u32> {
         self.members.iter().flat_map(|member| member.store.ftl.erases())
     }
 
-    /// Advances time without the host until the flash is idle.
+    /// Advances time without host requests until the flash is idle.
     pub fn settle(&mut self) {
         let idle_ns = self.members.iter_mut().map(|member| member.store.ftl.settle());
         self.now_ns = idle_ns.max().unwrap_or(0).max(self.now_ns);
@@ -297,7 +299,7 @@ impl LogDrive {
         self.now_ns
     }
 
-    /// Makes parts of the flash fail during the following requests.
+    /// Makes parts of the flash fail during subsequent requests.
     pub fn fail_at(&mut self, mut faults: Vec<FaultAt>) {
         faults.sort_by_key(|fault| fault.requests);
         self.faults = faults.into();
@@ -309,12 +311,12 @@ impl LogDrive {
         self.members[0].store.ftl.rebuild()
     }
 
-    /// Returns the consequences that the failure of a die of the first drive would have now, while
-    /// the host waits. Takes as much memory as the drive.
+    /// Returns the consequences of a failure of a die on the first drive at this point, while the
+    /// host waits. Requires as much memory as the drive.
     ///
     /// # Errors
-    /// `InvalidInput` for a die that does not exist or has failed; `NoSpace` if the other dies have
-    /// too little space.
+    /// `InvalidInput` for a die that does not exist or has already failed; `NoSpace` if the other
+    /// dies have too little space.
     pub fn lost_die(&self, die: u32) -> Result<LostDie> {
         let mut ftl = self.members[0].store.ftl.clone();
         let (before, pages) = (ftl.counts(), ftl.flash_counts().pages_read);
@@ -331,7 +333,7 @@ impl LogDrive {
         })
     }
 
-    /// Makes the parts fail that are due.
+    /// Triggers the failures that are due.
     fn fail_due(&mut self) -> Result<()> {
         while let Some(&FaultAt { requests, kind, die }) = self.faults.front() {
             if requests > self.requests_ended {
@@ -344,12 +346,12 @@ impl LogDrive {
         Ok(())
     }
 
-    /// Runs a host with `slots` slots to its end. Returns whether the host reached it; false if
-    /// `stop` was set first.
+    /// Runs a host with `slots` slots to its end. Returns true if the host reached its end, or
+    /// false if `stop` was set first.
     ///
     /// # Errors
-    /// The errors of the host; `InvalidInput` for requests beyond the drive, or no slots;
-    /// `NoSpace`. After an error the drive must not be used again.
+    /// The errors of the host; `InvalidInput` for requests beyond the drive, or if there are no
+    /// slots; `NoSpace`. After an error, the drive must not be used again.
     pub fn run(&mut self, host: &mut impl Host, slots: u32, stop: &AtomicBool) -> Result<bool> {
         if !(1..=SLOTS_MAX).contains(&slots) {
             let what = format!("a host has {slots} requests in flight: expected 1 to {SLOTS_MAX}");
@@ -370,7 +372,7 @@ impl LogDrive {
         Ok(true)
     }
 
-    /// Takes the next request of a slot from the host, and begins it if it is due.
+    /// Gets the next request of a slot from the host, and starts it if it is due.
     fn ask(&mut self, host: &mut impl Host, slot: u32) -> Result<()> {
         let Some(request) = host.next(slot, self.now_ns)? else { return Ok(()) };
         let end = request.offset.checked_add(request.bytes);
@@ -404,7 +406,7 @@ impl LogDrive {
             }
         }
         while request.verb != Verb::Flush && (at < end || count == 0) {
-            // A single drive has no chunks: commands have their maximum length.
+            // A single drive has no chunks, so commands have their maximum length.
             let limit = if stripe == 1 { at + chunk } else { (at / chunk + 1) * chunk };
             let bytes = limit.min(end) - at;
             let (number, within) = (at / chunk, at % chunk);
@@ -523,12 +525,12 @@ impl LogDrive {
         self.push(at_ns.max(self.now_ns), Stage::Read, command);
     }
 
-    /// Returns the bytes that are read from flash for a command.
+    /// Returns the number of bytes read from flash for a command.
     fn stored_bytes(&self, command: Command) -> u64 {
         (command.bytes as f64 * self.stored) as u64
     }
 
-    /// Ends a command of a slot; after the last command the host continues.
+    /// Ends a command of a slot. After the last command of a request, the host continues.
     fn end(&mut self, host: &mut impl Host, slot: u32) -> Result<()> {
         let Some(flight) = &mut self.flights[slot as usize] else { return Ok(()) };
         flight.commands_left -= 1;

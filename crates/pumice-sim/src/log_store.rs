@@ -1,4 +1,4 @@
-//! The storage of a log-structured drive without content: a translation layer, the cached part of
+//! The storage of a log-structured drive without contents: a translation layer, the cached part of
 //! its map, read-ahead, and units of the map that are larger than a block.
 //!
 //! ```text
@@ -6,27 +6,27 @@
 //! write  blocks that are covered partly are read -> write buffer -> flash
 //! ```
 //!
-//! No call waits: each returns times. Calls must come in non-decreasing order of time, so a caller
-//! that must wait between two calls makes the second one later.
+//! No call waits; each returns times. The times of calls must not decrease, so a caller that must
+//! wait between two calls makes the second one at a later time.
 //!
-//! **Read-ahead**: while the data of one command goes over the link, the drive reads the data of
-//! the next one, if the host reads sequentially with one command in flight: with several, the next
-//! command has already arrived. Any write or trim discards data that was read ahead, and data is
-//! read ahead only if its page of the map is cached.
+//! **Read-ahead**: if the host reads sequentially with one command in flight, the drive reads the
+//! data of the next command while the data of the current one is sent over the link. With several
+//! commands in flight, the next one has already arrived. Any write or trim discards data that was
+//! read ahead, and data is read ahead only if its page of the map is cached.
 //!
 //! **Streams of partial blocks**: the block in which a write ends stays in the buffer, so that a
-//! write that continues there needs no read, and the block is stored once.
+//! write that continues there needs no read and the block is stored only once.
 //!
-//! **Units of the map** that are larger than a block: a drive that writes a part of a unit must
-//! write all of it. One unit stays open in the buffer, so that a sequential stream of any record
-//! size completes it; a write elsewhere closes it, which reads and rewrites the rest of the unit.
+//! **Units of the map** larger than a block: a drive that writes a part of a unit must write the
+//! whole unit. One unit stays open in the buffer, so that a sequential stream with any record size
+//! completes it. A write elsewhere closes it, which reads and rewrites the rest of the unit.
 
 use super::ftl::{BLOCK_BYTES, LogFtl, LogSpec, ReadTimes};
 use super::map_pages::MapPages;
 use crate::Result;
 use pumice_drive::base::Lba;
 
-/// Bytes of a block.
+/// Size of a block in bytes.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Parameters of the storage of a log-structured drive.
@@ -34,10 +34,10 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub struct LogStoreSpec {
     /// Translation layer and flash.
     pub log: LogSpec,
-    /// Bytes of the disk that the cached pages of the map cover; `None` if the whole map is in
-    /// memory. A page that is not cached is read from a die.
+    /// Number of bytes of the disk that are covered by the cached pages of the map; `None` if the
+    /// whole map is in memory. A page that is not cached is read from a die.
     pub map_cached_bytes: Option<u64>,
-    /// Blocks of a unit of the map, from 1.
+    /// Number of blocks in a unit of the map, at least 1.
     pub unit_blocks: u32,
 }
 
@@ -49,7 +49,7 @@ struct Window {
     times: ReadTimes,
 }
 
-/// The unit of which the host has written a part: blocks `from` to `to`.
+/// The unit that the host has written partly: blocks `from` to `to`.
 #[derive(Clone, Copy, Debug)]
 struct OpenUnit {
     unit: u64,
@@ -64,13 +64,13 @@ pub(super) struct LogStore {
     map: Option<MapPages>,
     unit_blocks: u64,
     open: Option<OpenUnit>,
-    /// End of the last write.
+    /// End of the previous write.
     write_end: u64,
-    /// End of the last read.
+    /// End of the previous read.
     read_end: u64,
-    /// Whether the last read continued the one before it.
+    /// Whether the previous read continued the one before it.
     is_stream: bool,
-    /// Reads in flight.
+    /// Number of reads in flight.
     reading: u32,
     window: Option<Window>,
 }
@@ -94,8 +94,9 @@ impl LogStore {
         })
     }
 
-    /// Begins a read, which [`LogStore::end_read`] ends. Returns the times of its data if it was
-    /// read ahead; otherwise [`LogStore::read`] follows when the page of the map is available.
+    /// Starts a read, which must be ended with [`LogStore::end_read`]. Returns the times of its
+    /// data if it was read ahead. Otherwise the caller must call [`LogStore::read`] when the page
+    /// of the map is available.
     ///
     /// # Errors
     /// `InvalidInput` for a range beyond the drive.
@@ -121,7 +122,7 @@ impl LogStore {
         self.reading -= 1;
     }
 
-    /// Returns the time at which the page of the map that covers `offset` is cached.
+    /// Returns the time at which the map page that covers `offset` is cached.
     ///
     /// # Errors
     /// `InvalidInput` if time would decrease.
@@ -143,8 +144,8 @@ impl LogStore {
         Ok(times)
     }
 
-    /// Reads the blocks that a write covers only partly, unless it continues the last write.
-    /// Returns the time at which they are available.
+    /// Reads the blocks that a write covers only partly, unless the write continues the previous
+    /// one. Returns the time at which they are available.
     ///
     /// # Errors
     /// `InvalidInput` for a range beyond the drive.
@@ -168,8 +169,8 @@ impl LogStore {
         Ok(read_ns)
     }
 
-    /// Writes a range; `stored_bytes` has the stored size of each block that it touches, if the
-    /// sizes are not known from the addresses. Returns the time of the acknowledgement.
+    /// Writes a range. `stored_bytes` contains the stored size of each overlapped block, if the
+    /// sizes cannot be determined from the addresses. Returns the time of the acknowledgement.
     ///
     /// # Errors
     /// The errors of [`LogFtl::write`].
@@ -184,7 +185,7 @@ impl LogStore {
         let (mut lba, mut blocks) = covered(offset, bytes);
         let mut stored_bytes = stored_bytes;
         if self.goes_on(offset) && !offset.is_multiple_of(BLOCK) && blocks > 0 {
-            // The last write stored this block.
+            // The previous write has already stored this block.
             (lba, blocks) = (Lba(lba.0 + 1), blocks - 1);
             stored_bytes = stored_bytes.map(|stored_bytes| &stored_bytes[1..]);
         }
@@ -200,7 +201,7 @@ impl LogStore {
         Ok(ended_ns.max(written_ns))
     }
 
-    /// Trims the blocks that lie completely in a range.
+    /// Trims the blocks that are completely within a range.
     ///
     /// # Errors
     /// `InvalidInput` for a range beyond the drive.
@@ -211,7 +212,7 @@ impl LogStore {
         self.ftl.trim(now_ns, Lba(first), (end - first) as u32)
     }
 
-    /// Makes everything durable. Returns the time at which it is durable.
+    /// Makes all data durable. Returns the time at which it is durable.
     ///
     /// # Errors
     /// The errors of [`LogFtl::flush`].
@@ -220,7 +221,7 @@ impl LogStore {
         Ok(self.ftl.flush(now_ns)?.max(closed_ns))
     }
 
-    /// Returns whether a write at `offset` continues the last one.
+    /// Returns whether a write at `offset` continues the previous one.
     fn goes_on(&self, offset: u64) -> bool {
         offset > 0 && offset == self.write_end
     }
@@ -237,7 +238,7 @@ impl LogStore {
         self.open = None;
         let (first_unit, last_unit) = (from / self.unit_blocks, (end - 1) / self.unit_blocks);
         if first_unit < last_unit {
-            // Only the part of the first unit before the write can be missing.
+            // Only the part of the first unit that precedes the write can be missing.
             ended_ns = ended_ns.max(self.rewrite(now_ns, first_unit * self.unit_blocks, from)?);
             from = last_unit * self.unit_blocks;
         }
@@ -277,7 +278,7 @@ impl LogStore {
     }
 }
 
-/// Returns the blocks that a range touches.
+/// Returns the blocks that overlap a range.
 fn covered(offset: u64, bytes: u64) -> (Lba, u32) {
     let first = offset / BLOCK;
     (Lba(first), ((offset + bytes).div_ceil(BLOCK) - first) as u32)

@@ -1,5 +1,5 @@
-//! The map of a drive whose memory is too small to hold all of it: the most recently used pages are
-//! cached, all others are read from flash.
+//! The map of a drive whose memory is too small for the whole map: the most recently used pages are
+//! cached, and all others are read from flash.
 
 use hashlink::LinkedHashSet;
 
@@ -8,14 +8,15 @@ use super::profile::MAP_REGION_BYTES;
 /// The cached pages of a map.
 #[derive(Clone, Debug)]
 pub(super) struct MapPages {
-    /// Number of pages that fit; at least 1.
+    /// Maximum number of cached pages; at least 1.
     pages_max: u64,
     /// Numbers of the cached pages, least recently used first.
     cached: LinkedHashSet<u64>,
 }
 
 impl MapPages {
-    /// Creates an empty cache of the pages that cover `cached_bytes` bytes of the disk, or of one.
+    /// Creates an empty cache for the pages that cover `cached_bytes` bytes of the disk, or for one
+    /// page.
     pub(super) fn new(cached_bytes: u64) -> Self {
         let pages_max = (cached_bytes / MAP_REGION_BYTES).max(1);
         Self { pages_max, cached: LinkedHashSet::new() }
@@ -41,7 +42,7 @@ impl MapPages {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the most recently used pages are cached, and no more than the budget allows.
+    //! Goal: the most recently used pages are cached, within the limit.
     use super::*;
 
     #[test]

@@ -1,7 +1,8 @@
-//! Runs a host of requests without content on a drive that stores bytes: all data is zeroes, which
-//! take no memory.
+//! Runs a host whose requests have no contents on a drive that stores bytes: all data is zeroes,
+//! which need no memory.
 //!
-//! For designs that cannot be simulated without content; their times do not depend on the data.
+//! Used for designs that cannot be simulated without contents, and whose timing is independent of
+//! the data.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ use crate::Result;
 use pumice_drive::base::Clock;
 
 /// Runs a host with `slots` slots to its end, like
-/// [`LogDrive::run`](super::log_drive::LogDrive::run). Returns whether the host reached it; false
-/// if `stop` was set first.
+/// [`LogDrive::run`](super::log_drive::LogDrive::run). Returns true if the host reached its end, or
+/// false if `stop` was set first.
 ///
 /// # Errors
 /// The errors of the host and of the drive, after which the drive must not be used again.
@@ -38,7 +39,7 @@ pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool
             }
         }
     };
-    // Polls in the order of waking, so that no request overtakes another.
+    // Requests are polled in wake-up order, so that none overtakes another.
     let mut all: FuturesUnordered<_> = (0..slots).map(slot).collect();
     runtime.block_on(async {
         let mut have_ended = true;
@@ -49,7 +50,7 @@ pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool
     })
 }
 
-/// Performs a request; `bytes` is a buffer that is reused.
+/// Performs a request, reusing the buffer `bytes`.
 async fn answer(drive: &SimDrive, request: &Request, bytes: &mut Vec<u8>) -> Result<()> {
     let Request { verb, offset, bytes: len, .. } = *request;
     match verb {
@@ -57,7 +58,7 @@ async fn answer(drive: &SimDrive, request: &Request, bytes: &mut Vec<u8>) -> Res
         Verb::Trim => return drive.trim(offset, len).await,
         Verb::Read | Verb::Write => {}
     }
-    // All data that was written is zeroes.
+    // All written data is zeroes.
     bytes.resize(len as usize, 0);
     match verb {
         Verb::Read => drive.read(offset, bytes).await,
@@ -68,13 +69,12 @@ async fn answer(drive: &SimDrive, request: &Request, bytes: &mut Vec<u8>) -> Res
 #[cfg(test)]
 mod tests {
     //! Goal: requests are issued when they are due, one per slot at a time, and their latency is
-    //! the drive's.
-    //! Method: a hard disk; a host that hands out a list.
+    //! that of the drive. Method: a hard disk; a host that returns requests from a list.
 
     use super::*;
     use crate::drive::SimSpec;
 
-    /// Hands out requests in turn; records their results.
+    /// Returns requests in sequence, and records their results.
     struct List {
         left: Vec<Request>,
         done: Vec<(u64, u64, u64)>,
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_ever() {
-        // One place in the queue, for five slots.
+        // There is one place in the queue for five slots.
         let drive = SimDrive::new(SimSpec::find("jmicron-jmf602b").unwrap()).unwrap();
         let write = |number: u64| Request { verb: Verb::Write, ..read(number << 24, 0) };
         let mut list = List { left: (0..60).map(write).collect(), done: Vec::new() };

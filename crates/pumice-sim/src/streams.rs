@@ -1,9 +1,10 @@
-//! Recognizes sequential streams of commands, as the firmware of a drive does.
+//! Detects sequential streams of commands, as the firmware of a drive does.
 
-/// Streams that are recognized at the same time (arbitrary; more than a host usually writes).
+/// Number of streams that can be detected at the same time (arbitrary; more than a host usually
+/// writes).
 const STREAMS: usize = 8;
 
-/// The ends of the latest commands.
+/// The end offsets of the latest commands.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Streams {
     ends: [u64; STREAMS],
@@ -26,7 +27,7 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: concurrent streams are recognized, and commands elsewhere are not part of them.
+    //! Goal: concurrent streams are detected, and commands elsewhere do not belong to them.
     use super::*;
 
     #[test]

@@ -265,8 +265,8 @@ impl Comparison {
         Self { better, ratio, ratio_interval, p, runs, runs_wanted: wanted, verdict }
     }
 
-    /// Returns the comparison with the other direction as better. The test is two-sided, so nothing
-    /// else changes.
+    /// Returns the comparison judged by another [`Better`]. The test is two-sided, so only the
+    /// verdict changes.
     #[must_use]
     pub(crate) fn with_better(mut self, better: Better) -> Self {
         self.better = better;

@@ -1,7 +1,6 @@
-//! Goal: a block-mapped drive keeps every byte, breaks no rule of flash, and takes the sum of its
-//! merges for a write.
-//! Method: random operations on small flash against an array, with several numbers of logs; merges
-//! of one kind at a time against arithmetic.
+//! Goal: a block-mapped drive stores every byte, follows the rules of flash, and the duration of a
+//! write includes its merges. Method: random operations on small flash, compared with an array,
+//! with several numbers of logs; merges of one kind at a time, compared with calculated durations.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,12 +28,12 @@ const SPEC: BlockMappedSpec = BlockMappedSpec {
     buffer_bytes: 8192,
     out_bytes_per_s: 200_000_000,
 };
-/// The transfer of a page over the bus.
+/// Duration of the transfer of a page over the bus.
 const SENT_NS: u64 = 100_000;
 const PROGRAM_NS: u64 = SENT_NS + SPEC.timing.program_ns;
 const COPY_NS: u64 = SPEC.timing.read_ns + SENT_NS + PROGRAM_NS;
 const ERASE_NS: u64 = SPEC.timing.erase_ns;
-/// Five stripes of four units of 64 KiB, except for a part of the last.
+/// Five stripes of four units of 64 KiB, with an incomplete last stripe.
 const SIZE: u64 = 5 * (256 << 10) - 12_288;
 
 struct Bench {
@@ -49,14 +48,14 @@ impl Bench {
         Self { runtime, drive }
     }
 
-    /// Writes; returns how long that took.
+    /// Writes, and returns the duration.
     fn write(&self, offset: u64, bytes: &[u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.drive.write(offset, bytes)).unwrap();
         self.runtime.now_ns() - begun_ns
     }
 
-    /// Reads; returns how long that took.
+    /// Reads, and returns the duration.
     fn read(&self, offset: u64, target: &mut [u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.drive.read(offset, target)).unwrap();
@@ -68,7 +67,7 @@ impl Bench {
         self.runtime.block_on(self.runtime.sleep_ns(100_000_000));
     }
 
-    /// Fills all stripes but the last in order.
+    /// Fills all stripes except the last, in order.
     fn fill(&self) {
         for offset in (0..1 << 20).step_by(256 << 10) {
             self.write(offset, &vec![1; 256 << 10]);
@@ -77,7 +76,7 @@ impl Bench {
     }
 }
 
-/// Compares random operations with an array; returns the elapsed time and the counters.
+/// Compares random operations with an array. Returns the elapsed time and the counters.
 fn random_operations(spec: BlockMappedSpec) -> String {
     let bench = Bench::new(spec);
     let mut random = random(spec.log_blocks.into());
@@ -120,8 +119,8 @@ fn random_operations(spec: BlockMappedSpec) -> String {
     format!("{} {merges:?} {flash:?}", bench.runtime.now_ns())
 }
 
-/// Asserts that every good block is free, a unit or a log, and that bytes are held only at mapped
-/// places.
+/// Asserts that every good block is free, a unit or a log, and that bytes are stored only at mapped
+/// positions.
 fn conserved(state: &State) {
     let shape = state.layout.shape;
     let used = state.blocks.iter().filter(|&&block| block != NONE).count() + state.logs.len();
@@ -172,7 +171,7 @@ fn bad_blocks_are_not_in_the_wear() {
     assert_eq!(wear.iter().copied().map(u64::from).sum::<u64>(), flash.blocks_erased);
 }
 
-/// Guards against operations that meet in the middle of a merge.
+/// Guards against concurrent operations in the middle of a merge.
 #[test]
 fn operations_at_the_same_time_keep_every_byte() {
     let bench = Bench::new(BlockMappedSpec { log_blocks: 1, ..SPEC });
@@ -181,7 +180,7 @@ fn operations_at_the_same_time_keep_every_byte() {
         let (drive, left) = (Rc::clone(&bench.drive), Rc::clone(&left));
         bench.runtime.spawn(async move {
             let mut random = random(task);
-            // Every eighth sector belongs to this task.
+            // This task owns every eighth sector.
             let mut plain = vec![0u8; (SIZE / 8 / SECTOR_BYTES) as usize];
             for number in 0..100 {
                 let at = random.random_range(0..plain.len());
@@ -221,7 +220,7 @@ fn a_stream_in_order_copies_nothing_and_erases_once_a_unit() {
     assert_eq!(bench.drive.merges().switches, 2 * 16);
     assert_eq!(after.pages_programmed - before.pages_programmed, 256);
     assert_eq!((after.blocks_erased, after.pages_read), (16, 0));
-    // Two rows on each of four dies, for which two buses have four transfers each.
+    // Two rows on each of four dies, with four transfers on each of two buses.
     let command_ns = 2 * PROGRAM_NS + SENT_NS;
     let erases_ns = 3 * ERASE_NS;
     assert!(
@@ -234,7 +233,7 @@ fn a_stream_in_order_copies_nothing_and_erases_once_a_unit() {
 fn a_random_write_costs_a_merge() {
     let bench = Bench::new(SPEC);
     bench.fill();
-    // One row of four units each, not the first row: these units have logs.
+    // One row in each of four units, but not the first row, because these units have logs.
     let row = |unit: u64, within: u64| (unit / 4 * 64 + within * 4 + unit % 4) * 4096;
     for unit in 0..4 {
         assert_eq!(bench.write(row(unit, 5), &[2; 4096]), PROGRAM_NS, "unit {unit}");
@@ -251,14 +250,14 @@ fn a_random_write_costs_a_merge() {
     assert_eq!(after.blocks_erased - before.blocks_erased, 8 * 2);
     let MergeCounts { full, partial, rows_copied, .. } = bench.drive.merges();
     assert_eq!((full, partial, rows_copied), (8, 0, 8 * 16));
-    // The units begun last still have their logs.
+    // The most recently started units still have their logs.
     assert_eq!(bench.write(row(9, 6), &[2; 4096]), PROGRAM_NS);
-    // Two concurrent writes, on two dies, run one after the other.
+    // Two concurrent writes on two dies run sequentially.
     let begun_ns = bench.runtime.now_ns();
     let both = [12, 13].map(|unit| bench.drive.write(row(unit, 5), &[2; 4096]));
     bench.runtime.block_on(try_join_all(both)).unwrap();
     assert_eq!(bench.runtime.now_ns() - begun_ns, 2 * (merge_ns + PROGRAM_NS));
-    // Half a row is read before it is written; then comes the merge, as there are no logs.
+    // Half a row is read before it is written; then the merge follows, because there are no logs.
     let bench = Bench::new(BlockMappedSpec { log_blocks: 0, ..SPEC });
     bench.fill();
     assert_eq!(bench.write(8192 + 512, &[2; 512]), COPY_NS + merge_ns);
@@ -270,7 +269,7 @@ fn a_log_in_order_needs_only_the_rest_of_its_unit() {
     bench.fill();
     let before = (bench.drive.flash_counts(), bench.drive.merges());
     bench.write(0, &[2; 6 * 4096]);
-    // Another unit.
+    // A different unit.
     let took_ns = bench.write(128 << 10, &[2; 4096]);
     assert_eq!(took_ns, 10 * COPY_NS + ERASE_NS + PROGRAM_NS);
     let after = (bench.drive.flash_counts(), bench.drive.merges());
@@ -287,7 +286,7 @@ fn a_stream_is_read_at_the_speed_of_the_channels() {
     bench.read(512 << 10, &mut target);
     bench.settle();
     let alone_ns = bench.read(0, &mut target);
-    // Two buses with four rows each; all but the last row leave the drive by then.
+    // Two buses with four rows each; all rows except the last have left the drive by then.
     let wire_ns = 7 * 4096 * 5;
     assert_eq!(alone_ns, 50_000 + 4 * SENT_NS - wire_ns);
     let begun_ns = bench.runtime.now_ns();
@@ -295,7 +294,7 @@ fn a_stream_is_read_at_the_speed_of_the_channels() {
         bench.read(offset, &mut target);
         bench.runtime.block_on(bench.runtime.sleep_ns(wire_ns + 40_000));
     }
-    // The host's last pause follows the last read.
+    // The host's last pause is after the last read.
     let took_ns = bench.runtime.now_ns() - begun_ns - wire_ns - 40_000;
     let channels_ns = 15 * 4 * SENT_NS;
     assert!(took_ns.abs_diff(channels_ns) < channels_ns / 100, "{took_ns}, buses {channels_ns}");
@@ -307,7 +306,7 @@ fn what_cannot_be_is_refused() {
         |spec| spec.bad_percent = 51.0,
         |spec| spec.out_bytes_per_s = 0,
         |spec| spec.shape.planes = 0,
-        // Five units on each die, four logs and a merge.
+        // Five units on each die, four logs, and a merge.
         |spec| spec.shape.blocks_per_plane = 9,
         |spec| spec.log_blocks = u32::MAX,
         |spec| spec.timing.bus_bytes_per_s = 0,

@@ -1,4 +1,4 @@
-//! A hard disk in virtual time, with its bytes in memory: one head that seeks and waits for its
+//! A hard disk in virtual time, with its bytes in memory: a head that seeks and waits for its
 //! sector, a cache, and a command scheduler.
 //!
 //! ```text
@@ -8,17 +8,18 @@
 //! flush   waits until the cache holds no write; later requests wait for the flush
 //! ```
 //!
-//! **Order**: operations that hosts wait for go first: reads, and also writes while the cache is
-//! full or a flush waits. With NCQ, the head takes the operation that it reaches first among the
-//! oldest `reorder_max`; without NCQ, the oldest. No operation is passed over forever.
+//! **Order**: operations that hosts wait for are first: reads, and also writes while the cache is
+//! full or a flush waits. With NCQ, the head performs the operation that it can reach first among
+//! the oldest `reorder_max`; without NCQ, the oldest. No operation is passed over forever.
 //!
-//! **The cache** has two independent parts that do not compete for room: pending writes, up to its
-//! size, and one contiguous range of read data, up to its size ahead of the reader. A second
-//! sequential reader replaces that range each time.
+//! **The cache** has two independent parts that do not compete for space: pending writes, up to the
+//! cache size, and one contiguous range of read data that extends up to the cache size ahead of the
+//! reader. A second sequential reader replaces that range each time.
 //!
-//! Writing a sector again while its write is pending takes no further room. A read that one pending
-//! write covers takes no time; a read that several pending writes cover goes to the platters, which
-//! affects only its time: bytes are stored by LBA. The model has no bad sectors and loses no data.
+//! Rewriting a sector while its write is pending needs no additional space. A read covered by one
+//! pending write takes no time. A read covered by several pending writes goes to the platters,
+//! which affects only its duration, because bytes are stored by LBA. The model has no bad sectors
+//! and loses no data.
 
 mod platters;
 mod schedule;

@@ -1,4 +1,4 @@
-//! The data and requests that a disk holds, and the choice of the next operation of the head.
+//! The state of a disk's cache and requests, and the selection of the head's next operation.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,10 +8,10 @@ use super::platters::Platters;
 use super::{DiskCounts, DiskSpec};
 use crate::content::Content;
 
-/// Limit on how often the oldest operation in a queue is passed over; arbitrary.
+/// Maximum number of times that the oldest operation in a queue is passed over; arbitrary.
 pub(super) const PASSED_MAX: u32 = 64;
 
-/// Completion flag of a read.
+/// Completion flag for a read.
 pub(super) type Done = Rc<Cell<bool>>;
 
 #[derive(Clone, Debug)]
@@ -22,17 +22,17 @@ pub(super) struct Read {
     pub(super) done: Done,
 }
 
-/// The contiguous range of the disk that read-ahead holds in the cache.
+/// The contiguous range of the disk that read-ahead stores in the cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ahead {
     pub(super) from: u64,
-    /// End of the part that is in the cache.
+    /// End of the part that is already in the cache.
     pub(super) base: u64,
-    /// Start of the read that continues from `base`; `None` if the head has moved elsewhere.
+    /// Start time of the read that continues from `base`; `None` if the head has moved elsewhere.
     pub(super) reading_since_ns: Option<u64>,
-    /// Offset at which reading ahead stops.
+    /// Offset at which read-ahead stops.
     pub(super) limit: u64,
-    /// End of the part that a host has read or waits for.
+    /// End of the part that a host has read or is waiting for.
     pub(super) wanted: u64,
 }
 
@@ -40,17 +40,17 @@ pub(super) struct Ahead {
 pub(super) struct Job {
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// Completion flag, of a read.
+    /// Completion flag, if this is a read.
     pub(super) done: Option<Done>,
 }
 
 pub(super) struct State {
     pub(super) platters: Platters,
-    /// Position of the head in turns, while it does not read ahead.
+    /// Position of the head in revolutions, while it does not read ahead.
     pub(super) head: f64,
     pub(super) ahead: Ahead,
     pub(super) reads: VecDeque<Read>,
-    /// Offsets of pending writes, oldest first, with the number of each.
+    /// Offsets of pending writes, oldest first, with their sequence numbers.
     pub(super) order: VecDeque<(u64, u64)>,
     /// Length of each pending write in bytes.
     pub(super) writes: BTreeMap<u64, u64>,
@@ -59,7 +59,7 @@ pub(super) struct State {
     /// The write in progress.
     pub(super) current: Option<(u64, u64)>,
     pub(super) numbers: u64,
-    /// How often the oldest read and the oldest write were passed over.
+    /// Number of times that the oldest read and the oldest write were passed over.
     pub(super) passed: [u32; 2],
     pub(super) content: Content,
     pub(super) counts: DiskCounts,
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Returns the time at which a range is in the cache, if no seek is needed for it.
+    /// Returns the time at which a range will be in the cache, if no seek is required.
     pub(super) fn cached_at_ns(
         &self,
         now_ns: u64,
@@ -99,7 +99,8 @@ impl State {
         if end <= covered {
             return Some(now_ns);
         }
-        // At most one turn beyond the data that a host waits for: the head reaches it anyway.
+        // At most one revolution beyond the data that a host is waiting for, because the head
+        // reaches it in any case.
         let since_ns = self.ahead.reading_since_ns?;
         let goal = self.platters.position(covered.max(self.ahead.wanted));
         let is_near = self.platters.position(offset) - goal < 1.0;
@@ -108,15 +109,15 @@ impl State {
         (is_near && end <= self.ahead.limit).then_some(passes.max(now_ns))
     }
 
-    /// Continues reading ahead for a reader that has reached `end` or waits for it: bytes that pass
-    /// under the head then leave the cache immediately.
+    /// Continues read-ahead for a reader that has reached `end` or is waiting for it. Bytes that
+    /// pass the head then leave the cache immediately.
     pub(super) fn read_on(&mut self, now_ns: u64, end: u64, limit: u64) {
         if self.ahead.reading_since_ns.is_none() || end < self.ahead.from || end > self.ahead.limit
         {
             return;
         }
         if self.covered(now_ns) == self.ahead.limit && self.ahead.limit < limit {
-            // The head has stopped there, and the next sector has to come round again.
+            // The head stopped here, so the next sector must complete a revolution.
             let position = self.platters.position(self.ahead.limit);
             let access_ns = self.platters.access_ns(now_ns, position, self.ahead.limit);
             self.ahead.base = self.ahead.limit;
@@ -167,7 +168,7 @@ impl State {
         Some(Job { offset, len, done: None })
     }
 
-    /// Moves the head. Returns the time to the first byte of the operation, and to its last.
+    /// Moves the head. Returns the times to the first and the last byte of the operation.
     pub(super) fn go(&mut self, now_ns: u64, job: &Job) -> (u64, u64) {
         self.head = self.head(now_ns);
         self.ahead.base = self.covered(now_ns);

@@ -1,4 +1,4 @@
-//! The disk as its host sees it, and the task that moves the head.
+//! The disk as seen by its host, and the task that moves the head.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,16 +13,16 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::{Line, WaitQueue};
 
-/// Operations of a disk so far.
+/// Number of operations of a disk so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounts {
     /// Reads that moved the head.
     pub head_reads: u64,
     /// Writes that moved the head.
     pub head_writes: u64,
-    /// Reads that the cache or the read-ahead under the head served.
+    /// Reads served by the cache or by the read-ahead under the head.
     pub cached_reads: u64,
-    /// Time in seeks and rotational delays, in ns.
+    /// Time spent in seeks and rotational delays, in ns.
     pub access_ns: u64,
 }
 
@@ -32,17 +32,18 @@ pub struct Disk<C> {
     pub(super) size_bytes: u64,
     clock: C,
     pub(super) state: RefCell<State>,
-    /// Number of requests that wait for bytes to pass under the head, for room, and for a flush.
+    /// Number of requests that wait for bytes to pass under the head, for cache space, and for a
+    /// flush.
     wait_ahead: Cell<u32>,
     wait_room: Cell<u32>,
     wait_flush: Cell<u32>,
-    /// Writes that wait for room, in order of arrival.
+    /// Writes that wait for cache space, in order of arrival.
     arrivals: Line,
     asked: WaitQueue,
     pub(super) ended: WaitQueue,
 }
 
-/// A waiting request, counted until dropped.
+/// A waiting request, which is counted until this is dropped.
 struct Waiting<'a>(&'a Cell<u32>);
 
 impl<'a> Waiting<'a> {
@@ -93,12 +94,12 @@ impl<C: Clock> Disk<C> {
         })
     }
 
-    /// Returns the operations so far.
+    /// Returns the counters so far.
     pub fn counts(&self) -> DiskCounts {
         self.state.borrow().counts
     }
 
-    /// Moves the head forever: the task of this disk.
+    /// Moves the head indefinitely. This is the task of the disk.
     pub async fn turn(self: Rc<Self>) {
         loop {
             let job = self.asked.wait_for(|| self.choose()).await;
@@ -196,11 +197,11 @@ impl<C: Clock> Disk<C> {
                 }
             }
         }
-        // The head can continue past the data that waited for the reader.
+        // The head can continue beyond the data that was waiting for the reader.
         self.asked.wake_all();
     }
 
-    /// Writes whole sectors, which are in the cache when this returns.
+    /// Writes whole sectors. They are in the cache when this returns.
     ///
     /// # Errors
     /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
@@ -210,7 +211,7 @@ impl<C: Clock> Disk<C> {
         if len == 0 {
             return Ok(());
         }
-        // Short writes must not take all room before a long one.
+        // Short writes must not fill the cache before an earlier long one.
         let _turn = self.arrivals.turn().await;
         if !self.has_room(offset, len) {
             let _waiting = Waiting::new(&self.wait_room);
@@ -229,8 +230,8 @@ impl<C: Clock> Disk<C> {
         Ok(())
     }
 
-    /// Returns whether the cache has room for a write; a write larger than the cache needs an empty
-    /// one.
+    /// Returns whether the cache has space for a write. A write larger than the cache needs an
+    /// empty cache.
     fn has_room(&self, offset: u64, len: u64) -> bool {
         let state = self.state.borrow();
         let longer = len.saturating_sub(state.writes.get(&offset).copied().unwrap_or(0));
@@ -238,11 +239,11 @@ impl<C: Clock> Disk<C> {
         self.wait_flush.get() == 0 && fits
     }
 
-    /// Waits until all earlier writes are on the platters. Later writes wait for the flush, as for
+    /// Waits until all earlier writes are on the platters. Later writes wait for the flush, as with
     /// ATA's FLUSH CACHE, which is not queued.
     ///
     /// # Errors
-    /// No error is possible yet.
+    /// Never fails at present.
     pub async fn flush(&self) -> Result<()> {
         {
             let _waiting = Waiting::new(&self.wait_flush);

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Parameters of a disk, without its front.
+/// Parameters of a disk, excluding its front end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DiskSpec {
     /// Revolutions per minute.
@@ -11,17 +11,17 @@ pub struct DiskSpec {
     pub seek_track_ns: u64,
     /// Mean seek time between two random tracks, in ns.
     pub seek_average_ns: u64,
-    /// Seek time over the whole disk, in ns.
+    /// Seek time over the full stroke, in ns.
     pub seek_full_ns: u64,
     /// Bytes per second on the outermost track.
     pub outer_bytes_per_s: u64,
-    /// Bytes per second on the innermost track; not more than on the outermost.
+    /// Bytes per second on the innermost track; not more than on the outermost track.
     pub inner_bytes_per_s: u64,
-    /// Limit on the bytes of pending writes, and on the bytes of read-ahead.
+    /// Maximum number of bytes of pending writes, and of read-ahead.
     pub cache_bytes: u64,
     /// Whether the drive reorders commands by access time.
     pub ncq: bool,
-    /// With `ncq`, the number of oldest operations among which the drive chooses, from 1.
+    /// With `ncq`, the number of oldest operations from which the drive chooses; at least 1.
     pub reorder_max: u32,
 }
 
@@ -29,8 +29,8 @@ impl DiskSpec {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// `InvalidInput` for platters that do not turn, an inner rate of zero or beyond the outer one,
-    /// seek times that do not increase, and a `reorder_max` of 0.
+    /// `InvalidInput` for platters that do not turn, an inner rate that is zero or exceeds the
+    /// outer rate, seek times that do not increase, or a `reorder_max` of 0.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &'static str| Err(Error::InvalidInput(what.into()));
         if self.rpm == 0 {

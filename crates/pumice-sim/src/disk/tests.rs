@@ -1,6 +1,6 @@
-//! Goal: a disk keeps every byte, and takes the sum of its seeks, turns and transfers.
-//! Method: random operations against an array; streams and single accesses against arithmetic; the
-//! same load with and without reordering.
+//! Goal: a disk stores every byte, and durations are the sum of seeks, rotational delays and
+//! transfers. Method: random operations compared with an array; streams and single accesses
+//! compared with calculated durations; the same workload with and without reordering.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::seed::random;
 use pumice_drive::runtime::Runtime;
 
-/// 10 ms a turn, 1 MB a track everywhere.
+/// 10 ms per revolution, and 1 MB on every track.
 pub(super) const SPEC: DiskSpec = DiskSpec {
     rpm: 6000,
     seek_track_ns: 800_000,
@@ -48,14 +48,14 @@ impl Bench {
         Self { runtime, disk }
     }
 
-    /// Writes; returns how long that took.
+    /// Writes, and returns the duration.
     fn write(&self, offset: u64, bytes: &[u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.disk.write(offset, bytes)).unwrap();
         self.runtime.now_ns() - begun_ns
     }
 
-    /// Reads; returns how long that took.
+    /// Reads, and returns the duration.
     fn read(&self, offset: u64, target: &mut [u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.disk.read(offset, target)).unwrap();
@@ -66,8 +66,7 @@ impl Bench {
         self.runtime.block_on(self.disk.flush()).unwrap();
     }
 
-    /// Runs `tasks` tasks that each perform `count` random operations of 4 KiB; returns how long
-    /// that took.
+    /// Runs `tasks` tasks that each perform `count` random 4 KiB operations. Returns the duration.
     fn at_random(&self, tasks: u64, count: u64, is_write: bool) -> u64 {
         let begun_ns = self.runtime.now_ns();
         let left = Rc::new(Cell::new(tasks));
@@ -94,7 +93,7 @@ impl Bench {
     }
 }
 
-/// Compares random concurrent operations with an array; returns the elapsed time and the counters.
+/// Compares random concurrent operations with an array. Returns the elapsed time and the counters.
 fn random_operations(spec: DiskSpec) -> String {
     let size_bytes = 40_000_512 / 4096 * 4096 + 1536;
     let bench = Bench::new(size_bytes, spec);
@@ -103,7 +102,7 @@ fn random_operations(spec: DiskSpec) -> String {
         let (disk, left) = (Rc::clone(&bench.disk), Rc::clone(&left));
         bench.runtime.spawn(async move {
             let mut random = random(task);
-            // A quarter of the disk belongs to this task.
+            // This task owns a quarter of the disk.
             let quarter = size_bytes / 4 / SECTOR_BYTES * SECTOR_BYTES;
             let mut plain = vec![0u8; quarter as usize];
             let sectors = quarter / SECTOR_BYTES;
@@ -160,7 +159,7 @@ fn a_stream_has_the_rate_of_its_zone() {
             let begun_ns = bench.runtime.now_ns();
             for number in 1..=400 {
                 let offset = at + number * (128 << 10);
-                // The host takes its time, but less than the platters.
+                // The host pauses, but for less than a revolution.
                 bench.runtime.block_on(bench.runtime.sleep_ns(300_000));
                 if is_write {
                     bench.write(offset, &record)
@@ -188,7 +187,7 @@ fn what_is_read_ahead_is_there_when_it_has_passed() {
     assert_eq!((bench.disk.counts().head_reads, bench.disk.counts().cached_reads), (1, 2));
 }
 
-/// Guards against a head that leaves a stream for a later part of it.
+/// Guards against a head that leaves a stream for a later part of the same stream.
 #[test]
 fn a_stream_of_several_commands_at_once_has_the_rate_of_its_zone_too() {
     let bench = Bench::new(SIZE, SPEC);
@@ -198,7 +197,7 @@ fn a_stream_of_several_commands_at_once_has_the_rate_of_its_zone_too() {
         let commands = (0..).zip(record.chunks_mut(128 << 10)).map(|(at, part)| {
             let bench = &bench;
             async move {
-                // A command arrives at the disk after the previous one.
+                // Each command arrives at the disk after the previous one.
                 bench.runtime.sleep_ns(at * 100_000).await;
                 bench.disk.read(number * (2 << 20) + at * (128 << 10), part).await
             }
@@ -246,7 +245,7 @@ fn the_cache_takes_writes_until_it_is_full_and_reads_see_them() {
     for (number, &offset) in places.iter().enumerate() {
         assert_eq!(bench.read(offset, &mut block), 0, "{number}");
         assert_eq!(block, [number as u8; 4096]);
-        // A second time: the write is already pending, and takes no further room.
+        // The second time, the write is already pending and needs no additional space.
         if number > 0 {
             assert_eq!(bench.write(offset, &block), 0, "{number}");
         }
@@ -258,7 +257,7 @@ fn the_cache_takes_writes_until_it_is_full_and_reads_see_them() {
     assert!(bench.read(places[9], &mut block) > 1_000_000, "it is on the platters only");
 }
 
-/// Guards against a flush that never ends because of the writes of other tasks.
+/// Guards against a flush that never ends because other tasks keep writing.
 #[test]
 fn a_flush_waits_for_what_came_before_and_nothing_else() {
     let bench = Bench::new(SIZE, SPEC);
@@ -269,7 +268,7 @@ fn a_flush_waits_for_what_came_before_and_nothing_else() {
     let written = Rc::new(Cell::new(0));
     let counted = Rc::clone(&written);
     bench.runtime.spawn(async move {
-        // After the flush.
+        // This runs after the flush.
         clock.sleep_ns(1).await;
         for number in 0..100u64 {
             disk.write((number + 1) << 20, &[1; 4096]).await.unwrap();
@@ -306,7 +305,7 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Guards against a long write that finds no room for as long as short ones come.
+/// Guards against a long write that finds no space while short writes keep arriving.
 #[test]
 fn room_is_given_in_order_of_arrival() {
     let bench = Bench::new(SIZE, DiskSpec { cache_bytes: 64 << 10, ..SPEC });
@@ -321,7 +320,8 @@ fn room_is_given_in_order_of_arrival() {
         });
     }
     bench.runtime.block_on(bench.runtime.sleep_ns(100 * TURN_NS));
-    // The writes in the cache and before it in line take at most three turns each.
+    // The writes in the cache and the earlier ones in the queue take at most three revolutions
+    // each.
     let took_ns = bench.write(0, &[2; 64 << 10]);
     assert!(took_ns < 3 * (16 + 8) * TURN_NS, "{took_ns}");
 }

@@ -1,4 +1,4 @@
-//! The storage of a drive, in one of several designs, and its counters.
+//! The storage of a drive, which has one of several designs, and its counters.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,9 +18,9 @@ use pumice_drive::runtime::Runtime;
 /// Counters of a simulated drive since its creation.
 #[derive(Clone, Debug)]
 pub struct SimCounts {
-    /// Counters that only drives of this design have.
+    /// Counters specific to drives of this design.
     pub design: DesignCounts,
-    /// Flash operations, of the slow drive if there is a cache; all 0 without flash.
+    /// Flash operations, on the slow drive if there is a cache; all 0 without flash.
     pub flash: FlashCounts,
     /// Programmed bytes; 0 without flash.
     pub flash_bytes: u64,
@@ -39,11 +39,11 @@ pub enum DesignCounts {
     Disk(DiskCounts),
     /// Memory has no counters.
     Memory,
-    /// Lines of the cache, its drive, and the slow drive.
+    /// Lines of the cache, the cache's drive, and the slow drive.
     Cached(CacheCounts, Box<[SimCounts; 2]>),
 }
 
-/// The part that stores the bytes.
+/// The part that stores the data.
 pub(super) enum Core {
     Log(Box<Log>),
     BlockMapped(Box<BlockMapped<Runtime>>, u32),

@@ -1,5 +1,5 @@
-//! A drive whose storage is a log on simulated flash: the store provides the times, the content the
-//! bytes.
+//! A drive whose storage is a log on simulated flash: the store determines the timing, and the
+//! content stores the bytes.
 
 use std::cell::RefCell;
 
@@ -20,13 +20,13 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(super) struct Log {
     store: RefCell<LogStore>,
     content: RefCell<Content>,
-    /// `None` for a drive that does not compress its content.
+    /// `None` for a drive that does not compress its data.
     sizes: Option<RefCell<Sizes>>,
-    /// Mean stored fraction of a block without `sizes`.
+    /// Mean stored fraction of a block if there are no `sizes`.
     stored: f64,
 }
 
-/// The stored size of each block, as last written.
+/// The stored size of each block when it was last written.
 struct Sizes {
     compressor: Compressor,
     scratch: Vec<u8>,
@@ -35,7 +35,7 @@ struct Sizes {
     stored_bytes: Box<[u16]>,
 }
 
-/// A read in flight, until dropped.
+/// A read that is in flight until this is dropped.
 pub(super) struct Reading<'a>(&'a Log);
 
 impl Drop for Reading<'_> {
@@ -48,7 +48,7 @@ impl Log {
     /// Creates an empty drive.
     ///
     /// # Errors
-    /// `InvalidInput` for an impossible specification, and for a store smaller than the disk.
+    /// `InvalidInput` for an impossible specification, or a store smaller than the disk.
     pub(super) fn new(size_bytes: u64, codec: Codec, spec: &LogStoreSpec) -> Result<Self> {
         let has_bytes = spec.log.user_blocks * BLOCK;
         if has_bytes < size_bytes {
@@ -69,8 +69,8 @@ impl Log {
         Ok(Self { store, content: RefCell::new(Content::new(BLOCK_BYTES)), sizes, stored })
     }
 
-    /// Reads. Returns when the data is available, the bytes that were read from flash, and a guard
-    /// that is held until the data was sent.
+    /// Reads. Returns the time at which the data is available, the number of bytes read from flash,
+    /// and a guard that must be held until the data has been sent.
     pub(super) async fn read(
         &self,
         offset: u64,
@@ -98,7 +98,7 @@ impl Log {
         Ok((times, self.stored_bytes(offset, bytes), reading))
     }
 
-    /// Writes; the data is in the buffer or on flash when this returns.
+    /// Writes. The data is in the buffer or on flash when this returns.
     pub(super) async fn write(&self, offset: u64, bytes: &[u8], clock: &Runtime) -> Result<()> {
         let len = bytes.len() as u64;
         let merged_ns = self.store.borrow_mut().read_edges(clock.now_ns(), offset, len)?;
@@ -129,14 +129,14 @@ impl Log {
     }
 
     /// Returns the counters of written bytes, the operations of the flash, its programmed bytes
-    /// (including bytes that wait for a die), and the erase count of each good block.
+    /// (including bytes that are waiting for a die), and the erase count of each good block.
     pub(super) fn counts(&self) -> (LogCounts, FlashCounts, u64, Vec<u32>) {
         let ftl = &self.store.borrow().ftl;
         (ftl.counts(), ftl.flash_counts(), ftl.counts().flash_bytes, ftl.erases().collect())
     }
 
-    /// Keeps the bytes of a write. Returns the stored size of each block that it touches, if the
-    /// drive compresses.
+    /// Stores the bytes of a write. Returns the stored size of each overlapped block, if the drive
+    /// compresses.
     fn put(&self, offset: u64, bytes: &[u8]) -> Option<Vec<u32>> {
         let content = &mut *self.content.borrow_mut();
         let mut sizes = self.sizes.as_ref().map(RefCell::borrow_mut);
@@ -163,7 +163,8 @@ impl Log {
         sizes.map(|_| found)
     }
 
-    /// Returns the stored bytes of a range; blocks that lie partly in it count in proportion.
+    /// Returns the number of stored bytes in a range. Blocks that are partly within it count
+    /// proportionally.
     fn stored_bytes(&self, offset: u64, len: u64) -> u64 {
         let Some(sizes) = &self.sizes else { return (len as f64 * self.stored) as u64 };
         let sizes = sizes.borrow();

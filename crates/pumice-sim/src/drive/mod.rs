@@ -8,9 +8,9 @@
 //!                                       -> cached        a fast drive before a slow one
 //! ```
 //!
-//! **Cost model**: only the flash, the platters and the front take virtual time. Compression and
-//! map look-ups take no time of their own; a profile includes them in the time of a command. The
-//! content of the drive is in memory, as the host wrote it.
+//! **Cost model**: only the flash, the platters and the front end take virtual time. Compression
+//! and map lookups take no time of their own; a profile includes them in the duration of a command.
+//! The contents of the drive are in memory, as written by the host.
 
 pub mod cached;
 mod design;

@@ -13,7 +13,7 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::runtime::Runtime;
 
-/// Bytes of a command that block-mapped flash reads and sends together.
+/// Number of bytes that block-mapped flash reads and sends at a time within a command.
 const PART_BYTES: usize = 16 << 10;
 
 /// A simulated drive in virtual time. All methods may be called concurrently.
@@ -29,13 +29,12 @@ impl SimDrive {
     /// Creates an empty drive, at virtual time 0.
     ///
     /// # Errors
-    /// `InvalidInput` for an impossible specification, and for flash that is too small for the
-    /// disk.
+    /// `InvalidInput` for an impossible specification, or for flash that is too small for the disk.
     pub fn new(spec: SimSpec) -> Result<Self> {
         Self::on(spec, &Runtime::simulated())
     }
 
-    /// Creates an empty drive on a runtime that it shares with other drives.
+    /// Creates an empty drive on a runtime shared with other drives.
     ///
     /// # Errors
     /// The errors of [`SimDrive::new`].
@@ -52,7 +51,7 @@ impl SimDrive {
         Ok(Self { runtime, core, front, streams: RefCell::default(), spec })
     }
 
-    /// Returns the runtime of the drive, on virtual time.
+    /// Returns the virtual-time runtime of the drive.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
@@ -116,7 +115,7 @@ impl SimDrive {
             self.front.send(bytes, stored_bytes).await;
             return Ok(());
         }
-        // The first part of flash goes over the link while the rest is read.
+        // The first part is sent over the link while the rest is being read from flash.
         let part_bytes = match self.core {
             Core::Disk(_) | Core::Memory(_) | Core::Cached(_) => usize::MAX,
             Core::Log(_) | Core::BlockMapped(..) => PART_BYTES,
@@ -131,7 +130,7 @@ impl SimDrive {
         try_join_all(parts).await.map(drop)
     }
 
-    /// Checks that a range lies within the disk.
+    /// Checks that a range is within the disk.
     ///
     /// # Errors
     /// `InvalidInput` if it does not.
@@ -152,7 +151,7 @@ impl SimDrive {
         self.front.write(0, false, self.core.flush(&self.runtime)).await
     }
 
-    /// Trims the blocks that lie completely in a range.
+    /// Trims the blocks that are completely within a range.
     ///
     /// # Errors
     /// `Unsupported` on a disk; otherwise the errors of the design: `Drive::trim`,
@@ -171,7 +170,7 @@ impl SimDrive {
 
 impl Drop for SimDrive {
     fn drop(&mut self) {
-        // The drive's tasks own the runtime that owns them.
+        // The drive's tasks own the runtime, which owns the tasks.
         self.runtime.drop_tasks();
     }
 }

@@ -1,4 +1,4 @@
-//! The parameters of a simulated drive, from a profile or set by a test.
+//! The parameters of a simulated drive, from a profile or from a test.
 
 use super::cached::CachedSpec;
 use crate::block_mapped::BlockMappedSpec;
@@ -14,11 +14,11 @@ use pumice_drive::codec::Codec;
 /// Parameters of a simulated drive.
 #[derive(Clone, Debug)]
 pub struct SimSpec {
-    /// Size of the disk that the host sees, in bytes: a multiple of 4096.
+    /// Size of the disk seen by the host, in bytes: a multiple of 4096.
     pub size_bytes: u64,
     /// Link and processor.
     pub front: FrontSpec,
-    /// Longest command in bytes; a longer request is sent as several concurrent commands.
+    /// Maximum command length in bytes. A longer request is sent as several concurrent commands.
     pub command_bytes_max: u64,
     /// The storage.
     pub design: SimDesign,
@@ -27,21 +27,21 @@ pub struct SimSpec {
 /// The storage of a simulated drive.
 #[derive(Clone, Debug)]
 pub enum SimDesign {
-    /// A log on flash, with this codec; [`Codec::None`] for a drive that does not compress, or
-    /// whose stored sizes do not depend on its bytes.
+    /// A log on flash with this codec; [`Codec::None`] for a drive that does not compress, or whose
+    /// stored sizes are independent of its data.
     Log(Codec, Box<LogStoreSpec>),
     /// Flash with a map of large units.
     BlockMapped(BlockMappedSpec),
     /// A hard disk.
     Disk(DiskSpec),
-    /// Memory, which takes no time in addition to its front's.
+    /// Memory, which takes no time in addition to the front end.
     Memory,
     /// A drive with another drive as its cache.
     Cached(Box<CachedSpec>),
 }
 
 impl SimSpec {
-    /// Returns the drive of the profile with this name or file: see [`SimSpec::of`].
+    /// Returns the drive of the profile with this name or file; see [`SimSpec::of`].
     ///
     /// # Errors
     /// The errors of [`Profile::find`] and [`SimSpec::of`].
@@ -53,18 +53,18 @@ impl SimSpec {
     /// reduce the programming speed.
     ///
     /// **Deviations from the profile:** a block-mapped drive ignores `store_bytes_per_s`; only a
-    /// log pays for map pages that are not cached.
+    /// log spends time on map pages that are not cached.
     ///
     /// # Errors
-    /// `InvalidInput` for flash that is too large to simulate, and for a block-mapped drive whose
+    /// `InvalidInput` for flash that is too large to simulate, or for a block-mapped drive whose
     /// unit is not one erase block on each plane of a die.
     pub fn of(profile: &Profile) -> Result<Self> {
         Self::with_sizes(profile, StoredSizes::AsWritten)
     }
 
-    /// Returns the drive of a profile, as [`SimSpec::of`] does. If the drive compresses, it stores
-    /// the fraction `stored` of each block, regardless of its bytes; [`StoredSizes::AsWritten`] to
-    /// compress them.
+    /// Returns the drive of a profile, like [`SimSpec::of`]. If the drive compresses, it stores the
+    /// fraction `stored` of each block, regardless of its bytes. With [`StoredSizes::AsWritten`],
+    /// the data itself is compressed.
     ///
     /// # Errors
     /// The errors of [`SimSpec::of`].

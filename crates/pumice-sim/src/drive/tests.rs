@@ -1,8 +1,7 @@
-//! Goal: a simulated drive keeps every byte, and takes the sum of the times of its parts: the link
-//! for data that compresses, the flash for data that does not; other designs reach their published
-//! results.
-//! Method: a small drive of 34 nm MLC against an array and against arithmetic; one run twice;
-//! profiles of other designs.
+//! Goal: a simulated drive stores every byte, and durations are the sum of the times of its parts:
+//! the link for compressible data, the flash for incompressible data; other designs reproduce
+//! published results. Method: a small drive of 34 nm MLC compared with an array and with calculated
+//! durations; one run repeated; profiles of other designs.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -80,7 +79,7 @@ fn noise(random: &mut Random, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the MB/s of writing `count` records of 1 MiB one after another.
+/// Writes `count` records of 1 MiB sequentially, and returns the speed in MB/s.
 fn sequential_write(sim: &SimDrive, count: u64, record: impl Fn(u64) -> Vec<u8>) -> f64 {
     let begun_ns = sim.runtime().now_ns();
     for number in 0..count {
@@ -94,7 +93,7 @@ fn sequential_write(sim: &SimDrive, count: u64, record: impl Fn(u64) -> Vec<u8>)
 fn data_that_does_not_compress_is_as_fast_as_the_flash_and_other_data_as_the_link() {
     let sim = SimDrive::new(spec(Codec::Lz4)).unwrap();
     let hard = sequential_write(&sim, 96, |number| noise(&mut random(number), 1 << 20));
-    // A die takes two pages of 4 KiB in 900 us and the time of sending them.
+    // A die needs 900 us for two pages of 4 KiB, plus the time to transfer them.
     let flash = f64::from(DIES) * 8192.0 / (900.0 + 2.0 * 81.92);
     assert!((hard / flash - 1.0).abs() < 0.1, "{hard} MB/s, the flash {flash}");
     let counts = sim.counts();
@@ -106,7 +105,7 @@ fn data_that_does_not_compress_is_as_fast_as_the_flash_and_other_data_as_the_lin
         }
         bytes
     });
-    // The time of the command and of the processor is added to the time of the data on the wire.
+    // The durations of the command and of the processor are added to the transfer time of the data.
     assert!((225.0..260.0).contains(&soft), "{soft} MB/s, the link 260");
     let programmed = sim.counts().flash_bytes - counts.flash_bytes;
     assert!(
@@ -165,7 +164,7 @@ fn what_comes_next_is_read_ahead_and_forgotten_when_it_changes() {
     let link_ns = 2_000 + 10_000 + (LEN as u64 * 1_000).div_ceil(270);
     assert!(took_ns[1] > link_ns + 50_000, "{took_ns:?}");
     assert!(took_ns[3..].iter().all(|&ns| ns.abs_diff(link_ns) < 1_000), "{took_ns:?}");
-    // Number 8 was read ahead, and is changed.
+    // Number 8 was read ahead and is now changed.
     let mut changed = array.clone();
     changed[9 * LEN - 4096..][..4096].fill(7);
     sim.runtime().block_on(sim.write((9 * LEN) as u64 - 4096, &[7; 4096])).unwrap();
@@ -185,15 +184,15 @@ fn a_random_read_takes_the_sum_of_its_parts() {
         sim.runtime().block_on(sim.read(offset, &mut target)).unwrap();
         sum_ns += sim.runtime().now_ns() - begun_ns;
     }
-    // Command, processor, tR, the page over the bus, the data over the wire. A frame lies on two
-    // pages as a rule: of one die, or of two that send their parts at the same time.
+    // Command, processor, tR, the page over the bus, the data over the wire. A frame usually spans
+    // two pages, either of one die, or of two dies that transfer their parts at the same time.
     let others_ns = 2_000 + 10_000 + 50_000 + 4096 * 1000 / 270;
     let (least_ns, most_ns) = (others_ns + 81_920 / 2, others_ns + 81_920 * 5 / 4);
     let mean_ns = sum_ns / count;
     assert!((least_ns..most_ns).contains(&mean_ns), "{mean_ns} ns, {least_ns} to {most_ns}");
 }
 
-/// Overwrites until garbage collection works, and compares with an array; returns the counters.
+/// Overwrites until garbage collection is active, and compares with an array. Returns the counters.
 fn overwritten(codec: Codec) -> (u64, String) {
     let sim = SimDrive::new(spec(codec)).unwrap();
     let mut random = random(7);
@@ -228,7 +227,7 @@ fn every_byte_is_kept_and_the_same_run_gives_the_same() {
     assert!(plain.0 > first.0, "{plain:?}, compressing {first:?}");
 }
 
-/// Hands out a list of requests, regardless of the slot.
+/// Returns requests from a list, regardless of the slot.
 struct List(VecDeque<Request>);
 
 impl Host for List {
@@ -239,7 +238,8 @@ impl Host for List {
     fn done(&mut self, _request: &Request, _begun_ns: u64, _done_ns: u64) {}
 }
 
-/// Guards against a benchmark and a forecast that disagree about one drive in one state.
+/// Guards against different results of a benchmark and a forecast for the same drive in the same
+/// state.
 #[test]
 fn a_drive_with_content_takes_the_time_of_one_without() {
     let spec = spec(Codec::None);
@@ -284,7 +284,7 @@ fn a_drive_with_content_takes_the_time_of_one_without() {
     assert!((ratio - 1.0).abs() < 0.01, "{counts:?}");
 }
 
-/// Guards against memory for overwritten data: only live data is held.
+/// Guards against memory use for overwritten data: only live data is stored.
 #[test]
 fn data_of_one_byte_is_stored_and_read_by_a_drive_that_does_not_compress() {
     let sim = SimDrive::new(spec(Codec::None)).unwrap();
@@ -347,7 +347,7 @@ fn drives_that_are_no_log_keep_every_byte() {
     }
 }
 
-/// Returns the MB/s of sequential reads of 2 MiB from the beginning of the disk.
+/// Reads 2 MiB records sequentially from the start of the disk, and returns the speed in MB/s.
 fn sequential_read(sim: &SimDrive, count: u64) -> f64 {
     let mut record = vec![0; 2 << 20];
     let begun_ns = sim.runtime().now_ns();
@@ -357,7 +357,8 @@ fn sequential_read(sim: &SimDrive, count: u64) -> f64 {
     (count << 21) as f64 / (sim.runtime().now_ns() - begun_ns) as f64 * 1e3
 }
 
-/// Returns the rate per second of random writes of 4 KiB at depth 3, in the latter half of them.
+/// Returns the number of random 4 KiB writes per second at depth 3, measured over their second
+/// half.
 fn random_writes(sim: &Rc<SimDrive>, count: u64, span_bytes: u64) -> f64 {
     let (left, half_ns) = (Rc::new(Cell::new(count)), Rc::new(Cell::new(0)));
     let ended = Rc::new(WaitQueue::default());
@@ -381,7 +382,7 @@ fn random_writes(sim: &Rc<SimDrive>, count: u64, span_bytes: u64) -> f64 {
     (count / 2) as f64 / (sim.runtime().now_ns() - half_ns.get()) as f64 * 1e9
 }
 
-/// Guards the numbers of both profiles that were fitted to these results (AnandTech, SSD Anthology,
+/// Guards the numbers in both profiles that were fitted to these results (AnandTech, SSD Anthology,
 /// 2009).
 #[test]
 fn published_figures_come_out_of_the_profiles() {
@@ -390,12 +391,12 @@ fn published_figures_come_out_of_the_profiles() {
         assert!(off < percent, "{value}, published {published}");
     };
     let sim = Rc::new(SimDrive::new(SimSpec::find("jmicron-jmf602b").unwrap()).unwrap());
-    // 512 units, 16 of them with a log: 3 % of the writes meet one.
+    // 512 units, of which 16 have a log, so 3 % of the writes find one.
     sequential_write(&sim, 256, |_| vec![1; 1 << 20]);
     close(sequential_read(&sim, 32), 134.7, 1.0);
     close(random_writes(&sim, 600, 256 << 20) * 0.97, 5.61, 3.0);
     let sim = Rc::new(SimDrive::new(SimSpec::find("hdd-2010").unwrap()).unwrap());
     close(sequential_read(&sim, 32), 104.6, 2.0);
-    // The cache takes the first 4096 immediately.
+    // The first 4096 enter the cache immediately.
     close(random_writes(&sim, 12_000, 8_000_000_000) * 4096e-6, 1.26, 5.0);
 }

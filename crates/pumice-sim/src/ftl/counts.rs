@@ -1,41 +1,41 @@
-//! Counters of written bytes, by cause.
+//! Counters of written bytes by cause.
 
 use super::BLOCK_BYTES;
 
 /// Counters of a drive since its creation.
 ///
 /// `host + rewritten + collected + leveled + rebuilt + padding + parity = flash` bytes, except for
-/// bytes that wait in rows that are not full yet.
+/// bytes waiting in incomplete rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounts {
-    /// Blocks of 4 KiB that the host wrote.
+    /// 4 KiB blocks written by the host.
     pub host_blocks_written: u64,
-    /// Blocks of 4 KiB that the host read.
+    /// 4 KiB blocks read by the host.
     pub host_blocks_read: u64,
-    /// Blocks that held data when the host trimmed them.
+    /// Blocks that contained data when the host trimmed them.
     pub blocks_trimmed: u64,
-    /// Bytes of frames, headers included, that store the host's blocks.
+    /// Bytes of frames that store the host's blocks, including headers.
     pub host_bytes: u64,
-    /// Bytes of frames that share a unit of the map with a block that the host wrote.
+    /// Bytes of frames that share a unit of the map with a block written by the host.
     pub rewritten_bytes: u64,
-    /// Bytes of frames that garbage collection moved.
+    /// Bytes of frames moved by garbage collection.
     pub collected_bytes: u64,
-    /// Bytes of frames that wear leveling moved.
+    /// Bytes of frames moved by wear leveling.
     pub leveled_bytes: u64,
-    /// Bytes of frames that were written elsewhere after a failure of the flash.
+    /// Bytes of frames that were rewritten elsewhere after a failure of the flash.
     pub rebuilt_bytes: u64,
-    /// Bytes programmed as padding: in flushed rows and at the ends of segments.
+    /// Bytes programmed as padding, in flushed rows and at the ends of segments.
     pub padding_bytes: u64,
     /// Bytes of parity rows.
     pub parity_bytes: u64,
-    /// Bytes of all rows that were issued to the flash or wait for their die.
+    /// Bytes of all rows that were issued to the flash or are waiting for their die.
     pub flash_bytes: u64,
-    /// Bytes of rows among them that waited for a part of the flash when it failed, and were not
-    /// programmed.
+    /// Bytes of rows, included in `flash_bytes`, that were waiting for a part of the flash when it
+    /// failed, and were not programmed.
     pub failed_bytes: u64,
-    /// Blocks that a failure of the flash took.
+    /// Blocks lost in a failure of the flash.
     pub blocks_lost: u64,
-    /// Lost blocks that the host read: each an I/O error.
+    /// Lost blocks that the host tried to read; each read is an I/O error.
     pub blocks_unreadable: u64,
     /// Segments emptied to reclaim space.
     pub segments_collected: u64,
@@ -43,19 +43,19 @@ pub struct LogCounts {
     pub segments_leveled: u64,
 }
 
-/// Write amplification by cause: the bytes programmed for each cause, over the bytes of the host's
-/// blocks before compression. The parts add up to [`LogCounts::write_amplification`].
+/// Write amplification by cause: the bytes programmed for each cause, divided by the bytes of the
+/// host's blocks before compression. The parts add up to [`LogCounts::write_amplification`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amplification {
-    /// Data of the host, as stored.
+    /// Host data, as stored.
     pub host: f64,
-    /// Other data of the host, in partly overwritten units of the map.
+    /// Other host data in partly overwritten units of the map.
     pub rewritten: f64,
     /// Garbage collection.
     pub collected: f64,
     /// Wear leveling.
     pub leveled: f64,
-    /// Data written elsewhere after a failure of the flash.
+    /// Data rewritten elsewhere after a failure of the flash.
     pub rebuilt: f64,
     /// Padding.
     pub padding: f64,
@@ -86,7 +86,7 @@ impl LogCounts {
         }
     }
 
-    /// Returns the sums with the counters of another drive.
+    /// Returns the sums of these counters and those of another drive.
     pub fn with(&self, other: &Self) -> Self {
         Self {
             host_blocks_written: self.host_blocks_written + other.host_blocks_written,
@@ -114,13 +114,14 @@ impl LogCounts {
         self.host_bytes + self.rewritten_bytes + moved + self.padding_bytes + self.parity_bytes
     }
 
-    /// Returns programmed bytes over host bytes, at 4 KiB per block; 0 before the first write.
+    /// Returns programmed bytes divided by host bytes, with 4 KiB per block; 0 before the first
+    /// write.
     pub fn write_amplification(&self) -> f64 {
         self.per_host_byte(self.flash_bytes)
     }
 
-    /// Returns the write amplification by cause, without bytes that wait in rows that are not full
-    /// yet.
+    /// Returns the write amplification by cause, excluding bytes that are waiting in incomplete
+    /// rows.
     pub fn amplification(&self) -> Amplification {
         Amplification {
             host: self.per_host_byte(self.host_bytes),

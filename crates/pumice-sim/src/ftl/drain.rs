@@ -1,4 +1,4 @@
-//! The path from the write buffer to the flash: rows wait in the queue of their die; each die
+//! The path from the write buffer to the flash: rows wait in the queue of their die, and each die
 //! programs one row at a time.
 //!
 //! ```text
@@ -7,28 +7,28 @@
 //! ```
 //!
 //! There are no events between two calls: [`Drain::advance`] issues the jobs that the dies have
-//! accepted since the last call, in order of time.
+//! accepted since the previous call, in order of time.
 //!
 //! **Completion times of waiting rows are forecasts**: the current operation of the die, then the
-//! rows that wait before it. Later reads, and other dies on the same bus, delay it. A forecast is
-//! never too late, and its error does not accumulate: the queue keeps its length, and the next
-//! forecast counts all of it. So bandwidth is exact, while a single time can be too early by the
-//! reads and transfers that intervene.
+//! rows that wait before the row in question. Later reads, and other dies on the same bus, delay
+//! it. A forecast is never too late, and its error does not accumulate: the queue retains its
+//! length, and the next forecast includes all of it. Bandwidth is therefore exact, whereas a single
+//! time can be too early by the duration of intervening reads and transfers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::nand::{BlockAddress, Flash};
 
-/// Marks a row that holds no data of the host.
+/// Marks a row without host data.
 const NO_HOST_ROW: u64 = u64::MAX;
 
-/// Time of a row that was not issued yet.
+/// Completion time of a row that has not been issued yet.
 const UNKNOWN_NS: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// Erases a block if it has been programmed; otherwise does nothing.
+    /// Erases a block if it has been programmed; otherwise has no effect.
     Erase,
     Program {
         row: u32,
@@ -50,7 +50,7 @@ struct Die {
     last: Option<(u32, u32, u64)>,
 }
 
-/// A row with data of the host.
+/// A row that contains host data.
 #[derive(Clone, Copy, Debug)]
 struct HostRow {
     die: u32,
@@ -59,13 +59,13 @@ struct HostRow {
     done_ns: u64,
 }
 
-/// Rows that wait for the flash.
+/// Rows waiting for the flash.
 #[derive(Clone, Debug)]
 pub(super) struct Drain {
     dies: Vec<Die>,
     /// For each die that has work, the time at which it accepts the next job.
     events: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Rows that are not done yet, oldest first.
+    /// Rows that are not on flash yet, oldest first.
     host_rows: VecDeque<HostRow>,
     /// Number of the oldest row in `host_rows`.
     first_host_row: u64,
@@ -84,7 +84,7 @@ impl Drain {
         }
     }
 
-    /// Issues the jobs that the dies accept until `now_ns`.
+    /// Issues the jobs that the dies accept up to `now_ns`.
     #[inline]
     pub(super) fn advance(&mut self, flash: &mut Flash, now_ns: u64) {
         while let Some(&Reverse((at_ns, die))) = self.events.peek() {
@@ -101,14 +101,14 @@ impl Drain {
         }
     }
 
-    /// Queues the erasure of a block before its next row is programmed.
+    /// Queues the erasure of a block, before its next row is programmed.
     pub(super) fn erase(&mut self, now_ns: u64, address: BlockAddress) {
         self.push(now_ns, address.die, Job { block: address.block, work: Work::Erase });
     }
 
-    /// Queues the next row of a block, to be programmed not before `ready_ns`. `covered` counts the
-    /// host's bytes, from the first it ever wrote, that are in this row or an earlier one; `None`
-    /// if the row holds no data of the host.
+    /// Queues the next row of a block, which is programmed at `ready_ns` at the earliest. `covered`
+    /// counts the host's bytes, from the first one ever written, that are in this row or an earlier
+    /// one; `None` if the row contains no host data.
     pub(super) fn program(
         &mut self,
         now_ns: u64,
@@ -131,11 +131,11 @@ impl Drain {
         self.push(now_ns, address.die, Job { block: address.block, work });
     }
 
-    /// Returns the time at which the host's bytes up to `covered` have left the buffer; 0 if they
+    /// Returns the time at which the host's bytes up to `covered` leave the buffer; 0 if they
     /// already have.
     ///
     /// # Panics
-    /// If the bytes are in no row yet.
+    /// If the bytes are not in any row yet.
     pub(super) fn done_ns(&self, flash: &Flash, now_ns: u64, covered: u64) -> u64 {
         if covered <= self.covered {
             return 0;
@@ -149,7 +149,7 @@ impl Drain {
         self.forecast(flash, now_ns, row.die, |host_row| host_row == number)
     }
 
-    /// Returns the time at which all rows with data of the host are done; 0 if they already are.
+    /// Returns the time at which all rows with host data are on flash; 0 if they already are.
     pub(super) fn all_done_ns(&self, flash: &Flash, now_ns: u64) -> u64 {
         let known = self.host_rows.iter().map(|row| row.done_ns).filter(|&ns| ns != UNKNOWN_NS);
         let waiting = (0..self.dies.len() as u32)
@@ -166,7 +166,7 @@ impl Drain {
         address: BlockAddress,
         row: u32,
     ) -> bool {
-        // A block that waits for its erasure still reports the rows from before.
+        // A block that is waiting for its erasure still reports its previous rows.
         let die = &self.dies[address.die as usize];
         let is_last = die
             .last
@@ -178,8 +178,8 @@ impl Drain {
         is_last || row >= flash.programmed_rows(address) || die.jobs.iter().any(waits)
     }
 
-    /// Drops the rows that wait for a failed die, or for one of its blocks: they have left the
-    /// queue, and are not on flash. Returns their number.
+    /// Removes the rows that are waiting for a failed die, or for one of its blocks, from the
+    /// queue. They never reach the flash. Returns their number.
     pub(super) fn drop_rows(&mut self, now_ns: u64, die: u32, block: Option<u32>) -> u64 {
         let mut dropped = 0;
         let (host_rows, first) = (&mut self.host_rows, self.first_host_row);
@@ -198,8 +198,8 @@ impl Drain {
         dropped
     }
 
-    /// Issues all waiting jobs, as if time passed without the host. Returns the time at which all
-    /// dies are idle.
+    /// Issues all waiting jobs, as if time passed without host requests. Returns the time at which
+    /// all dies are idle.
     pub(super) fn finish(&mut self, flash: &mut Flash, now_ns: u64) -> u64 {
         let mut ended_ns = now_ns;
         while let Some(&Reverse((at_ns, _))) = self.events.peek() {
@@ -225,8 +225,8 @@ impl Drain {
         }
     }
 
-    /// Issues the next job of the die if the die is ready at `at_ns`; otherwise schedules it for
-    /// later.
+    /// Issues the next job of the die if the die is ready at `at_ns`; otherwise schedules the job
+    /// for later.
     fn turn(&mut self, flash: &mut Flash, at_ns: u64, die: u32) {
         let queue = &mut self.dies[die as usize];
         let Some(&job) = queue.jobs.front() else { return };
@@ -262,7 +262,8 @@ impl Drain {
         }
     }
 
-    /// Returns the forecast for the last waiting row of a die that is `wanted`; 0 if no row is.
+    /// Returns the forecast for the last waiting row of a die for which `wanted` is true; 0 if
+    /// there is none.
     fn forecast(&self, flash: &Flash, now_ns: u64, die: u32, wanted: impl Fn(u64) -> bool) -> u64 {
         let (shape, timing) = (flash.shape(), flash.timing());
         let (times, pages) = if timing.multi_plane { (1, shape.planes) } else { (shape.planes, 1) };

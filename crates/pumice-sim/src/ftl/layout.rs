@@ -1,4 +1,4 @@
-//! Addresses within a segment: arithmetic only.
+//! Addresses within a segment; arithmetic only.
 //!
 //! ```text
 //! segment   the rows of one erase block on every die, round after round: a round is one row of
@@ -10,15 +10,15 @@
 //! map entry segment x units + unit, where a unit is a multiple of the unit size in the segment
 //! ```
 //!
-//! The unit size is a power of two: one block if all blocks are stored uncompressed, otherwise the
-//! smallest for which the units of the drive fit 32 bits. Frames of a compressing drive begin at
-//! any byte; the map then knows their offset only to within a unit. That is enough to determine the
-//! pages that a read touches (the middle of the unit is assumed), because the entry serves for
-//! timing and not for finding bytes.
+//! The unit size is a power of two. If all blocks are stored uncompressed, a unit is one block;
+//! otherwise it is the smallest size for which 32 bits can address all units of the drive. Frames
+//! of a compressing drive start at any byte, and the map then knows their offset only to within a
+//! unit. This suffices to determine the pages that a read covers (the middle of the unit is
+//! assumed), because the entry is used for timing and not for finding bytes.
 //!
-//! **Dies that had failed** before a segment was opened hold none of its rows. In a stripe that has
-//! such a die, the last of the other rows is the parity. Offsets stay as they are: the bytes of a
-//! data row without data are a *hole*.
+//! **Dies that had failed** before a segment was opened contain none of its rows. In a stripe that
+//! includes such a die, the last of the other rows is the parity. Offsets do not change: the bytes
+//! of a data row without data are a *hole*.
 
 use std::ops::Range;
 
@@ -36,16 +36,16 @@ pub(super) struct Layout {
     dies: u32,
     page_bytes: u32,
     pub(super) row_bytes: u32,
-    /// Rows of a segment.
+    /// Number of rows in a segment.
     pub(super) rows: u32,
-    /// Data rows of a segment, without parity rows.
+    /// Number of data rows in a segment, excluding parity rows.
     pub(super) data_rows: u32,
-    /// Bytes of a segment's data rows.
+    /// Number of bytes in a segment's data rows.
     pub(super) segment_bytes: u32,
     pub(super) unit_bytes: u32,
-    /// Units of a segment.
+    /// Number of units in a segment.
     pub(super) units: u32,
-    /// Rows of a stripe, its parity included; 0 without parity.
+    /// Number of rows in a stripe, including its parity; 0 without parity.
     stripe_rows: u32,
 }
 
@@ -70,8 +70,8 @@ impl Layout {
     /// dies, or without parity.
     ///
     /// # Errors
-    /// `InvalidInput` if stripes do not fit the dies or parity leaves no room, or if 32 bits cannot
-    /// address every unit.
+    /// `InvalidInput` if stripes do not fit the dies, if parity leaves no space, or if 32 bits
+    /// cannot address every unit.
     pub(super) fn new(
         shape: &FlashShape,
         stripe_dies: Option<u32>,
@@ -103,7 +103,7 @@ impl Layout {
         let is_plain = (frames.smallest(), frames.largest()) == (BLOCK_BYTES, BLOCK_BYTES);
         let mut unit_bytes = if is_plain { BLOCK_BYTES } else { 1 };
         let units = |unit_bytes: u32| segment_bytes.div_ceil(unit_bytes);
-        // The last number is UNMAPPED.
+        // The last number is reserved for UNMAPPED.
         let fits = |unit| u64::from(segment_count) * u64::from(units(unit)) < UNMAPPED.into();
         while !fits(unit_bytes) && unit_bytes < frames.smallest() {
             unit_bytes *= 2;
@@ -128,7 +128,7 @@ impl Layout {
         })
     }
 
-    /// Returns the map entry of a frame at `offset` of a segment.
+    /// Returns the map entry for a frame at `offset` of a segment.
     #[inline]
     pub(super) fn entry(&self, segment: u32, offset: u32) -> u32 {
         segment * self.units + offset / self.unit_bytes
@@ -140,7 +140,7 @@ impl Layout {
         entry / self.units
     }
 
-    /// Returns the offset of a map entry in its segment, to within a unit.
+    /// Returns the offset of a map entry in its segment, with the precision of a unit.
     #[inline]
     pub(super) fn offset(&self, entry: u32) -> u32 {
         let begin = entry % self.units * self.unit_bytes;
@@ -157,8 +157,8 @@ impl Layout {
         offset % self.row_bytes / self.page_bytes
     }
 
-    /// Returns the number of a data row among all rows of its segment; for `data_rows`, the number
-    /// after the last row's.
+    /// Returns the row number of a data row among all rows of its segment; for `data_rows`, the
+    /// number after the last row.
     pub(super) fn row_number(&self, data_row: u32) -> u32 {
         match self.stripe_rows {
             0 => data_row,
@@ -166,8 +166,8 @@ impl Layout {
         }
     }
 
-    /// Returns the numbers of the rows of the stripe that contains the row with this number; that
-    /// row alone without parity.
+    /// Returns the row numbers of the stripe that contains the row with this number; without
+    /// parity, only that row.
     pub(super) fn stripe_of(&self, row_number: u32) -> Range<u32> {
         let rows = self.stripe_rows.max(1);
         let first = row_number / rows * rows;
@@ -179,7 +179,7 @@ impl Layout {
         self.stripe_rows > 0
     }
 
-    /// Returns the purpose of the row with this number, in a segment that was opened when the dies
+    /// Returns the purpose of the row with this number, in a segment that was opened after the dies
     /// `dead` had failed.
     pub(super) fn role(&self, row_number: u32, dead: &[u32]) -> Role {
         let is_dead = |number: u32| dead.contains(&self.row_location(number).die);
@@ -191,14 +191,14 @@ impl Layout {
         if is_last { Role::Parity } else { Role::Data }
     }
 
-    /// Returns whether a data row holds data in a segment that was opened when the dies `dead` had
-    /// failed.
+    /// Returns whether a data row contains data, in a segment that was opened after the dies `dead`
+    /// had failed.
     pub(super) fn has_data(&self, data_row: u32, dead: &[u32]) -> bool {
         dead.is_empty() || self.role(self.row_number(data_row), dead) == Role::Data
     }
 
-    /// Returns the longest run of bytes without a hole in a segment that is opened when the dies
-    /// `dead` have failed.
+    /// Returns the maximum number of consecutive bytes without a hole, in a segment that is opened
+    /// after the dies `dead` have failed.
     pub(super) fn run_bytes_max(&self, dead: &[u32]) -> u64 {
         let (mut run, mut longest) = (0u64, 0);
         for data_row in 0..self.data_rows {
@@ -217,9 +217,9 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every row has one location, every entry maps back, parity is spread evenly and
-    //! survives the loss of a die, and a drive that does not fit is refused.
-    //! Method: go through all rows of small shapes; drives at the limit.
+    //! Goal: every row has one location, every entry maps back, parity is distributed evenly and
+    //! survives the loss of a die, and a drive that does not fit is refused. Method: enumeration of
+    //! all rows of small shapes; drives at the limit.
 
     use super::*;
     use crate::ftl::StoredSizes;
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(layout.run_bytes_max(&[]), u64::from(layout.segment_bytes));
         let plain = Layout::new(&SHAPE, None, 10, &frames(1.0)).unwrap();
         assert_eq!((0..48).filter(|&row| !plain.has_data(row, &[1, 4])).count(), 16);
-        // Rows 2, 3, and 5, 0 of the next round.
+        // Rows 2, 3 and 5, and row 0 of the next round.
         assert_eq!(plain.run_bytes_max(&[1, 4]), 4 * 8192);
     }
 

@@ -1,4 +1,4 @@
-//! Flash translation layers without content: they know the address of each block, but not its
+//! Flash translation layers without contents: they store the address of each block, but not its
 //! bytes.
 //!
 //! ```text
@@ -31,5 +31,5 @@ pub use log::{Fault, FaultKind, LogFtl, ReadTimes, RebuildTimes};
 pub use sizes::StoredSizes;
 pub use spec::{LogSpec, VictimPolicy};
 
-/// Bytes of a block of the host.
+/// Size of a host block in bytes.
 pub const BLOCK_BYTES: u32 = pumice_drive::base::units::BLOCK_BYTES as u32;

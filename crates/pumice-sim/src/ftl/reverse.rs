@@ -1,4 +1,4 @@
-//! The set of LBAs that a segment holds, in few bits.
+//! A compact set of the LBAs in a segment.
 //!
 //! ```text
 //! LBA   high part | low part, `low_bits` wide
@@ -6,10 +6,10 @@
 //! high  for each high part in turn: a 1 per LBA with that high part, then a 0
 //! ```
 //!
-//! With `low_bits` = log2(LBAs of the drive / LBAs in the set), rounded down, an entry takes that
+//! With `low_bits` = log2(LBAs of the drive / LBAs in the set), rounded down, an entry needs that
 //! number of bits plus two to three, for any distribution of the LBAs: 14 instead of 32 if a
-//! segment holds one block in four thousand. The price is the order: the set is enumerated in
-//! ascending order, and only the map knows where in the segment a block is.
+//! segment contains one block in four thousand. In return, the order is lost: the set is enumerated
+//! in ascending order, and only the map contains the position of a block in the segment.
 //!
 //! Source: Elias, "Efficient storage and retrieval by content and address of static files", 1974;
 //! Fano, "On the number of bits required to implement an associative memory", 1971.
@@ -24,7 +24,7 @@ pub(super) struct LbaSet {
 }
 
 impl LbaSet {
-    /// Creates the set of `lbas`, which must be ascending, distinct, and below `lba_count`.
+    /// Creates the set of `lbas`, which must be ascending, distinct and below `lba_count`.
     pub(super) fn new(lbas: &[u32], lba_count: u64) -> Self {
         debug_assert!(lbas.is_sorted_by(|a, b| a < b));
         if lbas.is_empty() {
@@ -33,7 +33,8 @@ impl LbaSet {
         let low_bits = low_bits(lbas.len() as u64, lba_count);
         let high_count = (lba_count >> low_bits) as usize + 1;
         let words = |bits: usize| vec![0u64; bits.div_ceil(64)].into_boxed_slice();
-        // Extra words, so that reading an entry across two words needs no bounds check.
+        // There are extra words, so that reading an entry that spans two words needs no bounds
+        // check.
         let mut low = words(lbas.len() * low_bits as usize + 128);
         let mut high = words(lbas.len() + high_count);
         let mask = (1u64 << low_bits) - 1;
@@ -41,7 +42,7 @@ impl LbaSet {
             let (word, shift) = split(index * low_bits as usize);
             let value = u64::from(lba) & mask;
             low[word] |= value << shift;
-            // Two shifts, because a shift by 64 is undefined.
+            // Two shifts are used, because a shift by 64 is undefined.
             low[word + 1] |= value >> 1 >> (63 - shift);
             let (word, shift) = split(index + (lba >> low_bits) as usize);
             high[word] |= 1 << shift;
@@ -54,12 +55,12 @@ impl LbaSet {
         self.len
     }
 
-    /// Returns the bytes on the heap.
+    /// Returns the number of heap bytes.
     pub(super) fn heap_bytes(&self) -> u64 {
         8 * (self.low.len() + self.high.len()) as u64
     }
 
-    /// Visits all LBAs, ascending.
+    /// Visits all LBAs in ascending order.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u32)) {
         let mask = (1u64 << self.low_bits) - 1;
         let mut index = 0;
@@ -77,7 +78,7 @@ impl LbaSet {
     }
 }
 
-/// Returns the maximum number of heap bytes of a set of `len` of `lba_count` LBAs.
+/// Returns the maximum number of heap bytes for a set of `len` LBAs out of `lba_count`.
 pub(super) fn bytes_max(len: u64, lba_count: u64) -> u64 {
     if len == 0 {
         return 0;
@@ -97,8 +98,8 @@ fn split(bit: usize) -> (usize, u32) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a set returns its LBAs, within the promised space.
-    //! Method: sets of all densities, drawn at random, and the extreme ones.
+    //! Goal: a set returns its LBAs, within the specified space. Method: sets of all densities,
+    //! drawn at random, and the extreme ones.
 
     use std::collections::BTreeSet;
 

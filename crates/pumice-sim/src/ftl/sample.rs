@@ -1,5 +1,5 @@
-//! A small drive for tests of the translation layer: four dies of 34 nm MLC, small enough for sums
-//! by hand. It is not a profile: no such drive was ever sold.
+//! A small drive for tests of the translation layer: four dies of 34 nm MLC, small enough for
+//! manual calculation. It is not a profile, because no such drive was ever sold.
 
 use super::{LogSpec, StoredSizes, VictimPolicy};
 use crate::nand::{FlashShape, FlashTiming};
@@ -15,7 +15,7 @@ pub const TIMING: FlashTiming = FlashTiming {
     cache_program: false,
 };
 
-/// Four dies on two channels with rows of 8 KiB: a segment of 64 blocks of the host.
+/// Four dies on two channels with 8 KiB rows; a segment has 64 host blocks.
 pub const SHAPE: FlashShape = FlashShape {
     channels: 2,
     dies_per_channel: 2,
@@ -25,7 +25,7 @@ pub const SHAPE: FlashShape = FlashShape {
     page_bytes: 4096,
 };
 
-/// Returns a drive of 2000 blocks with 2560 blocks of flash.
+/// Returns a drive of 2000 blocks on flash with space for 2560 blocks.
 pub fn small() -> LogSpec {
     LogSpec {
         shape: SHAPE,

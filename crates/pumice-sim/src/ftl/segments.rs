@@ -1,13 +1,13 @@
-//! The segments of a simulated drive: their live bytes, their erase blocks, the host's blocks they
-//! hold, and the choice of the next victim.
+//! The segments of a simulated drive: their live bytes, their erase blocks, their host blocks, and
+//! the selection of the next victim.
 //!
 //! ```text
 //! free --open--> open --seal--> sealed --take--> victim --release_victim--> free
 //!                                   a block has failed, and its die has no other --> retired
 //! ```
 //!
-//! Choosing a victim looks at every segment once: a few bytes each, once per victim. The module
-//! knows neither the map nor time.
+//! The selection of a victim examines every segment once: a few bytes each, once per victim. The
+//! module is independent of the map and of time.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ use super::reverse::LbaSet;
 use crate::nand::{BlockAddress, FREE_BLOCK_BYTES, Flash, FlashShape, FreeBlocks, Worn};
 use pumice_drive::controller::benefit_over_cost;
 
-/// A reverse list with fewer entries than this is not worth thinning (arbitrary).
+/// Minimum number of entries for which thinning a reverse list is worthwhile (arbitrary).
 const THINNED_MIN: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,26 +25,27 @@ enum State {
     Open,
     Sealed,
     Victim,
-    /// No longer used: a die has too few good blocks left.
+    /// No longer used, because a die has too few good blocks left.
     Retired,
 }
 
 #[derive(Clone, Debug)]
 struct Segment {
     state: State,
-    /// Bytes of live frames.
+    /// Number of bytes in live frames.
     live_bytes: u32,
-    /// Live frames.
+    /// Number of live frames.
     live_count: u32,
-    /// When sealed: bytes before the end that no frame fits into.
+    /// If sealed: number of bytes before the unusable end, which is too short for a frame.
     used_bytes: u32,
-    /// When sealed: data rows that were issued.
+    /// If sealed: number of data rows issued.
     rows: u32,
     /// Number of dies that had failed when the segment was opened.
     dead: u16,
-    /// Number of blocks that the host had written when it wrote the youngest frame in here.
+    /// Number of blocks that the host had written when it wrote the most recent frame in this
+    /// segment.
     age: u64,
-    /// When sealed: the blocks live at sealing; some may have died since.
+    /// If sealed: the blocks that were live at that time; some may have died since.
     lbas: LbaSet,
 }
 
@@ -61,7 +62,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Creates free segments, up to the number of good blocks of the die with the fewest.
+    /// Creates free segments, up to the number of good blocks on the die with the fewest.
     pub(super) fn new(shape: &FlashShape, free_blocks: FreeBlocks) -> Self {
         let count = free_blocks.segment_count();
         let empty = Segment {
@@ -91,14 +92,14 @@ impl Segments {
         &self.free_blocks
     }
 
-    /// Returns the block of a segment in use on a die.
+    /// Returns the block on a die that belongs to a segment in use.
     pub(super) fn block(&self, segment: u32, die: u32) -> BlockAddress {
         let index = segment as usize * self.dies as usize + die as usize;
         BlockAddress { die, block: self.blocks[index] }
     }
 
-    /// Opens a segment of the least or the most worn free block of each die; `dead` dies have
-    /// failed.
+    /// Opens a segment that consists of the least or most worn free block of each die. `dead` dies
+    /// have failed.
     pub(super) fn open(&mut self, which: Worn, dead: u16) -> Option<u32> {
         let segment = self.free.pop_front()?;
         for die in 0..self.dies {
@@ -113,7 +114,8 @@ impl Segments {
         Some(segment)
     }
 
-    /// Adds a frame that is written or moved; `age` is the number of blocks the host had written.
+    /// Adds a frame that is written or moved. `age` is the number of blocks that the host had
+    /// written.
     #[inline]
     pub(super) fn add(&mut self, segment: u32, bytes: u32, age: u64) {
         let entry = &mut self.segments[segment as usize];
@@ -123,8 +125,8 @@ impl Segments {
         entry.age = entry.age.max(age);
     }
 
-    /// Records that a frame is dead. Returns true if more than half of the segment's list is dead,
-    /// so that it should be thinned.
+    /// Records that a frame is dead. Returns whether the segment's list should be thinned because
+    /// more than half of it is dead.
     #[inline]
     pub(super) fn release(&mut self, segment: u32, bytes: u32) -> bool {
         let entry = &mut self.segments[segment as usize];
@@ -136,8 +138,8 @@ impl Segments {
         entry.state == State::Sealed && listed >= THINNED_MIN && entry.live_count < listed / 2
     }
 
-    /// Seals an open segment in which `used_bytes` could hold frames and `rows` data rows were
-    /// issued; `lbas` are its blocks.
+    /// Seals an open segment with `used_bytes` usable bytes, `rows` issued data rows, and the
+    /// blocks `lbas`.
     pub(super) fn seal(&mut self, segment: u32, used_bytes: u32, rows: u32, lbas: LbaSet) {
         let entry = &mut self.segments[segment as usize];
         let fits = entry.live_bytes <= used_bytes && entry.live_count <= lbas.len();
@@ -219,7 +221,7 @@ impl Segments {
         sealed.max_by_key(|(_, entry)| entry.live_bytes).map(|(number, _)| number)
     }
 
-    /// Takes a sealed segment as a victim, and returns its list.
+    /// Selects a sealed segment as a victim, and returns its list.
     pub(super) fn take(&mut self, segment: u32) -> LbaSet {
         let entry = &mut self.segments[segment as usize];
         assert!(entry.state == State::Sealed, "segment {segment} is not a victim");
@@ -230,7 +232,7 @@ impl Segments {
     /// Frees an emptied segment and its blocks, except those that have failed.
     ///
     /// # Panics
-    /// If the segment holds live frames.
+    /// If the segment contains live frames.
     pub(super) fn release_victim(
         &mut self,
         segment: u32,
@@ -251,7 +253,7 @@ impl Segments {
         self.retire_segments();
     }
 
-    /// Returns whether a segment in use has a block.
+    /// Returns whether a block belongs to a segment in use.
     pub(super) fn is_in_use(&self, address: BlockAddress) -> bool {
         (0u32..).zip(&self.segments).any(|(segment, entry)| {
             let is_used = !matches!(entry.state, State::Free | State::Retired);
@@ -259,13 +261,13 @@ impl Segments {
         })
     }
 
-    /// Takes a failed block out of use, unless a segment has it.
+    /// Takes a failed block out of use, unless a segment uses it.
     pub(super) fn retire(&mut self, address: BlockAddress, flash: &Flash) {
         self.free_blocks.remove(address, flash.erases(address));
         self.retire_segments();
     }
 
-    /// Retires free segments until each die has a block for every other one.
+    /// Retires free segments until each die has a block for each remaining one.
     fn retire_segments(&mut self) {
         while self.free.len() > self.free_blocks.segment_count() as usize {
             if let Some(segment) = self.free.pop_back() {
@@ -274,7 +276,7 @@ impl Segments {
         }
     }
 
-    /// Returns the bytes on the heap, lists included.
+    /// Returns the number of heap bytes, including lists.
     pub(super) fn heap_bytes(&self) -> u64 {
         let lists: u64 = self.segments.iter().map(|entry| entry.lbas.heap_bytes()).sum();
         let tables = self.segments.len() * size_of::<Segment>() + self.blocks.len() * 4;
@@ -297,8 +299,9 @@ impl Segments {
     }
 }
 
-/// Returns the bytes of a segment in the tables, without its list.
+/// Returns the bytes that a segment needs in the tables, excluding its list.
 pub(super) fn segment_bytes(dies: u32) -> u64 {
-    // A number in the queue of free segments; a block and, while free, its entry in the die's set.
+    // The number in the queue of free segments; for each die, the block, and its entry in the die's
+    // set while free.
     size_of::<Segment>() as u64 + 4 + u64::from(dies) * (4 + FREE_BLOCK_BYTES)
 }

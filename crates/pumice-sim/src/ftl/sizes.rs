@@ -4,43 +4,45 @@ use super::BLOCK_BYTES;
 use crate::{Error, Result};
 use pumice_drive::base::seed::mix;
 
-/// Largest number of fractions in a table: enough for per-mille steps (arbitrary beyond that).
+/// Maximum number of fractions in a table: enough for per-mille steps (arbitrary beyond that).
 const FRACTIONS_MAX: usize = 1 << 16;
 
-/// The stored fraction of each block, without the header of its frame.
+/// The stored fraction of each block, excluding the header of its frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoredSizes {
     /// One fraction for all blocks, above 0 and up to 1.
     Constant(f64),
-    /// One of these fractions for each block, all equally often: a distribution by its quantiles. A
-    /// block's address and the seed choose its fraction, so that no state is needed; a block keeps
-    /// its fraction when it is overwritten.
+    /// One of these fractions for each block, all with equal frequency: a distribution represented
+    /// by its quantiles. A block's address and the seed determine its fraction, so that no state is
+    /// needed, and overwriting a block does not change its fraction.
     Table {
-        /// Each above 0 and up to 1; not empty.
+        /// Fractions, each above 0 and up to 1; not empty.
         fractions: Vec<f64>,
-        /// Seed of the choice.
+        /// Seed for the assignment.
         seed: u64,
     },
-    /// Each block as it was written last: see [`LogFtl::write_sized`](super::LogFtl::write_sized).
+    /// The size of each block when it was last written; see
+    /// [`LogFtl::write_sized`](super::LogFtl::write_sized).
     AsWritten,
 }
 
-/// The frame size of each block, by table look-up.
+/// The frame size of each block, by table lookup.
 #[derive(Clone, Debug)]
 pub(super) struct FrameSizes {
-    /// At least one.
+    /// Table with at least one entry.
     bytes: Box<[u32]>,
     seed: u64,
-    /// Frame size of each block, as last written; empty unless sizes are known only when written.
+    /// Frame size of each block when it was last written; empty unless sizes are known only at that
+    /// time.
     written: Box<[u16]>,
 }
 
 impl FrameSizes {
-    /// Creates the table of frames that store the given fractions, but not less than `floor`, after
-    /// a header.
+    /// Creates the table of frames that store the given fractions, but at least `floor`, after a
+    /// header.
     ///
     /// # Errors
-    /// `InvalidInput` for fractions out of range.
+    /// `InvalidInput` for fractions that are out of range.
     pub(super) fn new(sizes: &StoredSizes, floor: f64, header_bytes: u32) -> Result<Self> {
         let wrong = |what: String| Error::InvalidInput(what.into());
         let (fractions, seed) = match sizes {
@@ -71,22 +73,22 @@ impl FrameSizes {
         Ok(Self { bytes, seed, written: Box::default() })
     }
 
-    /// Makes room for the sizes of this many blocks, for [`FrameSizes::set`].
+    /// Allocates the sizes of this many blocks for [`FrameSizes::set`].
     pub(super) fn keep_written(&mut self, blocks: u64) {
         self.written = vec![0; blocks as usize].into_boxed_slice();
     }
 
-    /// Returns the bytes of a frame that stores `stored_bytes` bytes of data.
+    /// Returns the size of a frame that stores `stored_bytes` bytes of data.
     pub(super) fn frame_of(&self, stored_bytes: u32, header_bytes: u32) -> u32 {
         (stored_bytes + header_bytes).clamp(self.smallest(), self.largest())
     }
 
-    /// Sets the bytes of a block's frame.
+    /// Sets the size of a block's frame.
     pub(super) fn set(&mut self, lba: u32, bytes: u32) {
         self.written[lba as usize] = bytes as u16;
     }
 
-    /// Returns the bytes of a block's frame, header included.
+    /// Returns the size of a block's frame, including the header.
     #[inline]
     pub(super) fn frame_bytes(&self, lba: u32) -> u32 {
         if !self.written.is_empty() {
@@ -120,8 +122,8 @@ impl FrameSizes {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: blocks take the fractions of the table, in its proportions, and always the same ones.
-    //! Method: count over many blocks.
+    //! Goal: blocks have the fractions of the table, in its proportions and always the same ones.
+    //! Method: counts over many blocks.
 
     use super::*;
     use pumice_drive::base::ErrorKind;

@@ -6,7 +6,8 @@ use super::{StoredSizes, reverse, segments};
 use crate::nand::{FlashShape, FlashTiming, FreeBlocks};
 use crate::{Error, Result};
 
-/// Fewest free segments: one for the host, one for data that is moved at the same time.
+/// Minimum number of free segments: one for the host, and one for data that is moved at the same
+/// time.
 const FREE_SEGMENTS_MIN: u32 = 2;
 
 /// The policy that chooses the segment to empty next.
@@ -14,8 +15,8 @@ const FREE_SEGMENTS_MIN: u32 = 2;
 pub enum VictimPolicy {
     /// The segment with the fewest live bytes.
     Greedy,
-    /// The policy of this program's controller: dead bytes times age, over the cost of moving the
-    /// rest.
+    /// The policy of this program's controller: dead bytes times age, divided by the cost of moving
+    /// the rest.
     CostBenefit,
 }
 
@@ -24,41 +25,41 @@ pub enum VictimPolicy {
 pub struct LogSpec {
     /// Geometry of the flash. A segment is one block of every die.
     pub shape: FlashShape,
-    /// Times of the flash.
+    /// Timing of the flash.
     pub timing: FlashTiming,
-    /// Blocks of 4 KiB that the host sees.
+    /// Number of 4 KiB blocks visible to the host.
     pub user_blocks: u64,
     /// Stored fraction of each block.
     pub stored: StoredSizes,
-    /// Least stored fraction of a block; 0 to 1.
+    /// Minimum stored fraction of a block; 0 to 1.
     pub stored_min: f64,
-    /// Bytes of each frame's header; 0 for a drive that stores every block uncompressed.
+    /// Header size of each frame in bytes; 0 for a drive that stores every block uncompressed.
     pub header_bytes: u32,
-    /// Dies of a stripe; one of them holds the parity of the others: at least 2, and a divisor of
-    /// the number of dies; `None` without parity.
+    /// Number of dies in a stripe, one of which contains the parity of the others: at least 2, and
+    /// a divisor of the number of dies; `None` without parity.
     pub stripe_dies: Option<u32>,
     /// Policy that chooses victims.
     pub victims: VictimPolicy,
-    /// Whether collected data goes to segments of its own, separate from the host's writes.
+    /// Whether collected data goes to separate segments, rather than to those of the host's writes.
     pub moved_apart: bool,
-    /// Write buffer in bytes: acknowledged data that waits for the flash; at least two rows and a
-    /// frame.
+    /// Size of the write buffer in bytes: acknowledged data waiting for the flash. At least two
+    /// rows and a frame.
     pub buffer_bytes: u64,
-    /// Limit on the bytes of data rows that are sent to the flash per second; `None` for no limit.
-    /// Parity is computed on the way, and does not count.
+    /// Maximum number of bytes in data rows sent to the flash per second; `None` for no limit.
+    /// Parity is calculated on the way, and does not count.
     pub store_bytes_per_s: Option<u64>,
-    /// Garbage collection begins below this number of free segments; at least 2.
+    /// Number of free segments below which garbage collection starts; at least 2.
     pub free_segments: u32,
     /// Share of bad blocks, in percent; 0 to 50.
     pub bad_percent: f64,
-    /// Seed that chooses the bad blocks.
+    /// Seed for the selection of bad blocks.
     pub seed: u64,
-    /// Cold segments are moved when their blocks were erased this many times less than the most
-    /// worn block; `None` for never.
+    /// Cold segments are moved when their blocks have been erased this many times less than the
+    /// most worn block; `None` for never.
     pub wear_gap_max: Option<u32>,
 }
 
-/// The parts of a drive that passed the checks.
+/// The parts of a drive that have passed the checks.
 pub(super) struct Parts {
     pub(super) frames: FrameSizes,
     pub(super) layout: Layout,
@@ -66,8 +67,8 @@ pub(super) struct Parts {
 }
 
 impl LogSpec {
-    /// Returns the bytes that frames can take in segments that hold data: without parity, and
-    /// without segments kept free or open.
+    /// Returns the number of bytes available to frames in segments that contain data, excluding
+    /// parity, and excluding segments that are kept free or open.
     ///
     /// # Errors
     /// The errors of [`LogSpec::check`].
@@ -76,8 +77,8 @@ impl LogSpec {
         Ok(self.data_bytes_of(&parts))
     }
 
-    /// Returns the bytes of the segments that hold data during garbage collection: of the segments
-    /// kept free, one is half full on average; each of the two open ones is half full.
+    /// Returns the number of bytes in the segments that contain data during garbage collection. Of
+    /// the segments kept free, one is half full on average; each of the two open ones is half full.
     ///
     /// # Errors
     /// The errors of [`LogSpec::check`].
@@ -88,19 +89,19 @@ impl LogSpec {
         Ok(full * f64::from(parts.layout.segment_bytes))
     }
 
-    /// Returns the mean stored bytes of a block, floors and headers included.
+    /// Returns the mean stored size of a block in bytes, including minimums and headers.
     ///
     /// # Errors
-    /// `InvalidInput` for fractions out of range.
+    /// `InvalidInput` for fractions that are out of range.
     pub fn stored_mean(&self) -> Result<f64> {
         let frames = FrameSizes::new(&self.stored, self.stored_min, self.header_bytes)?;
         Ok(frames.mean() / f64::from(super::BLOCK_BYTES))
     }
 
-    /// Returns the maximum memory of such a drive in bytes, for any data: 4 bytes per block for the
-    /// map, 2 more if its size is known only when it is written, then the reverse lists, whose
-    /// entries are at most twice the number of blocks and hardly more than log2(segments) + 3 bits
-    /// long, then small tables.
+    /// Returns the maximum memory of such a drive in bytes, for any data. It consists of 4 bytes
+    /// per block for the map, 2 more if sizes are known only when blocks are written, then the
+    /// reverse lists, and small tables. The reverse lists have at most twice as many entries as
+    /// there are blocks, and an entry is hardly longer than log2(segments) + 3 bits.
     ///
     /// # Errors
     /// The errors of [`LogSpec::check`].
@@ -121,7 +122,7 @@ impl LogSpec {
         Ok(per_block * self.user_blocks + segment_count * list + open + victim + flash + tables)
     }
 
-    /// Returns the share of the programmed rows that are parity; 0 to 0.5.
+    /// Returns the share of programmed rows that contain parity; 0 to 0.5.
     pub fn parity_share(&self) -> f64 {
         self.stripe_dies.map_or(0.0, |dies| 1.0 / f64::from(dies))
     }
@@ -129,7 +130,7 @@ impl LogSpec {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// `InvalidInput` if a parameter is out of its range or the blocks do not fit the flash.
+    /// `InvalidInput` if a parameter is out of its range or the blocks do not fit on the flash.
     pub fn check(&self) -> Result<()> {
         self.parts().map(drop)
     }
@@ -189,7 +190,7 @@ impl LogSpec {
         let others = self.free_segments + self.open_segments();
         let full = parts.free_blocks.segment_count().saturating_sub(others);
         let Layout { segment_bytes, .. } = parts.layout;
-        // The end of a segment, which no frame fits into.
+        // The end of a segment, which is too short for a frame.
         let is_even = segment_bytes.is_multiple_of(parts.frames.largest())
             && parts.frames.smallest() == parts.frames.largest();
         let lost = if is_even { 0 } else { parts.frames.largest() - 1 };

@@ -1,7 +1,7 @@
-//! Goal: a request takes the sum of its parts, the bottleneck sets the pace, and the queue is never
-//! longer than its depth; a profile becomes the drive that it describes. Method: sums by hand on a
-//! small drive of 34 nm MLC; the asynchronous front, on the same requests;
-//! profiles of the list.
+//! Goal: the duration of a request is the sum of its parts, the bottleneck determines the speed,
+//! and the queue is never longer than its depth; a profile produces the drive that it describes.
+//! Method: sums calculated by hand for a small drive of 34 nm MLC; the asynchronous front end with
+//! the same requests; built-in profiles.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ fn spec() -> LogDriveSpec {
     }
 }
 
-/// Hands out requests from a list, regardless of the slot, and records their durations.
+/// Returns requests from a list, regardless of the slot, and records their durations.
 #[derive(Default)]
 struct List {
     requests: VecDeque<Request>,
@@ -59,7 +59,7 @@ fn request(verb: Verb, offset: u64, bytes: u64) -> Request {
     Request { verb, offset, bytes, due_ns: 0 }
 }
 
-/// Returns the duration of each request, and the end of the last one.
+/// Returns the duration of each request, and the end time of the last one.
 fn run(drive: &mut LogDrive, slots: u32, requests: &[Request]) -> (Vec<u64>, u64) {
     let mut list = List { requests: requests.iter().copied().collect(), ..List::default() };
     assert!(drive.run(&mut list, slots, &GO_ON).unwrap());
@@ -67,7 +67,7 @@ fn run(drive: &mut LogDrive, slots: u32, requests: &[Request]) -> (Vec<u64>, u64
     (list.took_ns, drive.now_ns())
 }
 
-/// Returns a drive that is completely written and then idle for a while.
+/// Returns a drive that has been completely written and then idle for a while.
 fn filled(spec: LogDriveSpec) -> LogDrive {
     let mut drive = LogDrive::new(spec).unwrap();
     let writes: Vec<_> =
@@ -81,34 +81,34 @@ fn filled(spec: LogDriveSpec) -> LogDrive {
 #[test]
 fn one_request_takes_the_sum_of_its_parts() {
     let mut drive = filled(spec());
-    // tR, then a block on the bus of the flash, then on the wire.
+    // tR, then the transfer of a block on the bus of the flash, then on the wire.
     let read_ns = 5_000 + 20_000 + 50_000 + 80_000 + 20_000;
     assert_eq!(run(&mut drive, 1, &[request(Verb::Read, 0, BLOCK)]).0, [read_ns]);
-    // The buffer has room.
+    // The buffer has space.
     let write_ns = 5_000 + 40_000 + 30_000;
     assert_eq!(run(&mut drive, 1, &[request(Verb::Write, 0, BLOCK)]).0, [write_ns]);
-    // Half a block comes after the other half.
+    // Half a block is written after the other half has been read.
     let part = run(&mut drive, 1, &[request(Verb::Write, 100 * BLOCK + 512, 2048)]).0;
     assert_eq!(part, [5_000 + 20_000 + 30_000 + 130_000]);
     let trim = run(&mut drive, 1, &[request(Verb::Trim, 512, 8 * BLOCK)]).0;
     assert_eq!((trim[0], drive.counts().blocks_trimmed), (35_000, 7));
-    // The time of the engine is in the path of writes.
+    // The time of the engine is part of each write.
     let front = FrontSpec { engine_bytes_per_s: Some(51_200_000), ..spec().front };
     let mut drive = filled(LogDriveSpec { front, ..spec() });
     let engine = run(&mut drive, 1, &[request(Verb::Write, 0, BLOCK)]).0;
     assert_eq!(engine, [write_ns + 80_000]);
     assert_eq!(run(&mut drive, 1, &[request(Verb::Read, 8 * BLOCK, BLOCK)]).0, [read_ns]);
-    // The times of decompression and of a page of the map are in the path of reads.
+    // The times for decompression and for a page of the map are part of each read.
     let front = FrontSpec { load_bytes_per_s: Some(102_400_000), ..spec().front };
     let store = LogStoreSpec { map_cached_bytes: Some(4 << 20), ..spec().store };
     let mut drive = filled(LogDriveSpec { front, store, ..spec() });
-    // Another region of the map is cached.
+    // A different region of the map is cached.
     drive.members[0].store.look_up(drive.now_ns, 4 << 20).unwrap();
     let later = Request { due_ns: drive.now_ns + 1_000_000, ..request(Verb::Flush, 0, 0) };
     run(&mut drive, 1, &[later]);
     let reads = [request(Verb::Read, 0, BLOCK); 2];
     let took = run(&mut drive, 1, &reads).0;
-    // A page of the map takes tR and a block on the bus.
+    // A page of the map takes tR and the transfer of a block on the bus.
     assert_eq!(took, [read_ns + 40_000 + 130_000, read_ns + 40_000]);
 }
 
@@ -119,12 +119,12 @@ fn requests_wait_for_their_time_and_for_a_place() {
     let due = Request { due_ns: start + 7_000_000, ..request(Verb::Read, 0, BLOCK) };
     let (took, ended) = run(&mut drive, 1, &[due]);
     assert_eq!((took[0], ended), (175_000, start + 7_000_000 + 175_000));
-    // Sixteen concurrent requests in a queue of four: the wire carries a command and a block for
+    // Sixteen concurrent requests in a queue of four; the wire carries a command and a block for
     // each.
     let front = FrontSpec { depth: 1, ..spec().front };
     let mut alone = filled(LogDriveSpec { front, ..spec() });
     let begun = alone.now_ns();
-    // Out of order, because sequential reads would be read ahead.
+    // Out of order, because sequential reads would trigger read-ahead.
     let reads: Vec<_> = (0..16).map(|at| request(Verb::Read, at * 7 % 16 * BLOCK, BLOCK)).collect();
     let (took, ended) = run(&mut alone, 16, &reads);
     assert_eq!(ended - begun, 16 * 175_000, "one place: one after the other");
@@ -149,7 +149,7 @@ fn the_store_bounds_what_the_flash_is_given() {
         1000.0 * BLOCK as f64 * 1e3 / ended_ns as f64
     };
     let (free, bound) = (bandwidth(None), bandwidth(Some(10_000_000)));
-    // Four dies of 8 KiB in 1060 us.
+    // Four dies program 8 KiB each in 1060 us.
     assert!((30.0..33.0).contains(&free), "{free} MB/s");
     assert!((9.9..10.4).contains(&bound), "{bound} MB/s");
 }
@@ -173,7 +173,8 @@ fn what_goes_beyond_the_drive_is_refused_and_a_stop_is_heard() {
     assert!(drive.run(&mut List::default(), 0, &GO_ON).is_err());
 }
 
-/// Guards against a RAID 0 that loses bytes between its drives, or has one link for all of them.
+/// Guards against a RAID 0 that loses bytes between its drives, or has a single link for all of
+/// them.
 #[test]
 fn drives_of_a_raid_share_the_work() {
     let ended = |stripe| {

@@ -1,13 +1,14 @@
 //! The free erase blocks of each die, ordered by wear.
 //!
-//! Bad blocks are drawn once from a seed and never handed out. The module does not know segments.
+//! Bad blocks are drawn once from a seed and are never allocated. The module is independent of
+//! segments.
 
 use std::collections::BTreeSet;
 
 use super::flash::{BlockAddress, Flash, FlashShape};
 use pumice_drive::base::seed::mix;
 
-/// Memory of a free block: a pair of numbers, in tree nodes that are half full in the worst case.
+/// Memory for a free block: a pair of numbers, in tree nodes that are half full in the worst case.
 pub(crate) const FREE_BLOCK_BYTES: u64 = 16;
 
 /// Erase counts over all good blocks.
@@ -23,7 +24,7 @@ pub struct Wear {
     pub deviation: f64,
 }
 
-/// The order in which free blocks are taken.
+/// The order in which free blocks are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worn {
     /// The least erased block first.
@@ -35,7 +36,7 @@ pub enum Worn {
 /// The free blocks of all dies.
 #[derive(Clone, Debug)]
 pub struct FreeBlocks {
-    /// For each die: erase count and block.
+    /// For each die, the erase count and number of each free block.
     dies: Vec<BTreeSet<(u32, u32)>>,
     bad: BadBlocks,
 }
@@ -43,7 +44,7 @@ pub struct FreeBlocks {
 #[derive(Clone, Copy, Debug)]
 struct BadBlocks {
     blocks_per_die: u32,
-    /// Share of bad blocks, in units of 2^-32.
+    /// Share of bad blocks, as a multiple of 2^-32.
     share: u64,
     seed: u64,
 }
@@ -56,7 +57,7 @@ impl BadBlocks {
 }
 
 impl FreeBlocks {
-    /// Creates the set of all good blocks, none of them worn; `bad_percent` is from 0 to 100.
+    /// Creates the set of all good blocks, without wear. `bad_percent` must be 0 to 100.
     pub fn new(shape: &FlashShape, bad_percent: f64, seed: u64) -> Self {
         let share = (bad_percent / 100.0 * 2f64.powi(32)) as u64;
         let bad = BadBlocks { blocks_per_die: shape.blocks_per_plane, share, seed };
@@ -68,16 +69,16 @@ impl FreeBlocks {
         Self { dies: (0..shape.dies()).map(good).collect(), bad }
     }
 
-    /// Returns how many segments can be made of one block of each die.
+    /// Returns the number of segments that can be created from one block of each die.
     pub fn segment_count(&self) -> u32 {
         self.dies.iter().map(BTreeSet::len).min().unwrap_or(0) as u32
     }
 
-    /// Takes the least or the most erased free block of a die.
+    /// Removes and returns the least or the most erased free block of a die.
     ///
     /// # Panics
-    /// If the die has no free block: a caller that respects [`FreeBlocks::segment_count`] finds
-    /// one.
+    /// If the die has no free block. This cannot happen to a caller that respects
+    /// [`FreeBlocks::segment_count`].
     pub fn take(&mut self, die: u32, which: Worn) -> u32 {
         let die = &mut self.dies[die as usize];
         let taken = match which {
@@ -98,7 +99,7 @@ impl FreeBlocks {
         self.dies[address.die as usize].remove(&(erases, address.block));
     }
 
-    /// Returns the erase count of each good block, die after die.
+    /// Returns the erase count of each good block, die by die.
     pub fn erases(&self, flash: &Flash) -> impl Iterator<Item = u32> {
         let bad = self.bad;
         let good = (0u32..).zip(flash.wear()).filter(move |&(index, _)| {
@@ -134,8 +135,8 @@ impl FreeBlocks {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the least worn block comes first, and bad blocks never.
-    //! Method: take all of a small flash; release some.
+    //! Goal: the least worn block is allocated first, and bad blocks never. Method: all blocks of a
+    //! small flash are allocated, and some released.
 
     use super::*;
     use crate::ftl::sample;

@@ -8,86 +8,86 @@
 //! erase    die: tERASE
 //! ```
 //!
-//! Operations are issued in order of time; each takes the first moment at which its die and its bus
-//! are free, and returns its completion time. There are no events between calls, so a simulation
-//! costs a few additions per operation and no event queue.
+//! Operations are issued in order of time. Each starts as soon as its die and its bus are free, and
+//! returns its completion time. There are no events between calls, so a simulation costs a few
+//! additions per operation and needs no event queue.
 //!
-//! A *row* is one page on each plane of a die, a *block* one erase block on each plane: all planes
-//! are always used together, simultaneously where the part supports it (`multi_plane`), otherwise
-//! one after the other.
+//! A *row* is one page on each plane of a die, and a *block* is one erase block on each plane. All
+//! planes are always used together, simultaneously if the part supports it (`multi_plane`),
+//! otherwise one after another.
 //!
-//! **The rules of flash** are checked: a page is programmed once between two erases, in order
-//! within its block, and read only after it was programmed. The module knows no address of a host
-//! and holds no bytes.
+//! **The rules of flash** are checked: a page is programmed only once between two erasures, in
+//! order within its block, and read only after it was programmed. The module handles no host
+//! addresses and stores no bytes.
 
 use super::timeline::Timeline;
 use crate::{Error, Result};
 use pumice_drive::base::units::transfer_ns;
 
-/// Maximum number of blocks of a flash: the table of blocks takes 16 bytes each.
+/// Maximum number of blocks in a flash. The table of blocks needs 16 bytes for each.
 const BLOCKS_MAX: u64 = 1 << 26;
 
 /// Geometry of a flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashShape {
-    /// Buses between controller and dies.
+    /// Number of buses between the controller and the dies.
     pub channels: u32,
-    /// Dies on each channel.
+    /// Number of dies on each channel.
     pub dies_per_channel: u32,
-    /// Planes of a die.
+    /// Number of planes in a die.
     pub planes: u32,
-    /// Erase blocks of a plane, bad blocks included.
+    /// Number of erase blocks in a plane, including bad blocks.
     pub blocks_per_plane: u32,
-    /// Pages of an erase block.
+    /// Number of pages in an erase block.
     pub pages_per_block: u32,
-    /// Bytes of a page, without its spare area.
+    /// Page size in bytes, excluding the spare area.
     pub page_bytes: u32,
 }
 
-/// Times of a flash.
+/// Timing of a flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashTiming {
     /// Time from the array to a die's register (tR), in ns.
     pub read_ns: u64,
     /// Time from the register into the array (tPROG), averaged over the rows of a block, in ns.
     pub program_ns: u64,
-    /// tPROG of the fast rows of a block, in ns, at most `program_ns`: cells of two bits program
-    /// the first bit faster than the second.
+    /// tPROG of the fast rows of a block, in ns, at most `program_ns`. Two-bit cells program the
+    /// first bit faster than the second.
     pub program_fast_ns: u64,
     /// tERASE, in ns.
     pub erase_ns: u64,
-    /// Bytes per second on a channel.
+    /// Transfer rate of a channel in bytes per second.
     pub bus_bytes_per_s: u64,
     /// Whether all planes of a die are sensed, programmed and erased simultaneously.
     pub multi_plane: bool,
-    /// Whether a die accepts the data of the next row while it programs.
+    /// Whether a die accepts the data of the next row while it is programming.
     pub cache_program: bool,
 }
 
-/// Operations of a flash.
+/// Counters of flash operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashCounts {
     /// Pages programmed.
     pub pages_programmed: u64,
     /// Pages sensed.
     pub pages_read: u64,
-    /// Erase blocks erased; one on each plane counts as one.
+    /// Erase blocks erased; a set of one on each plane counts as one.
     pub blocks_erased: u64,
 }
 
 /// A block: one erase block on each plane of a die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockAddress {
-    /// Number of the die, from 0; the dies of a channel are `channels` apart, so that adjacent dies
-    /// are on different buses.
+    /// Number of the die, from 0. The dies of a channel have numbers that are `channels` apart, so
+    /// that adjacent dies are on different buses.
     pub die: u32,
-    /// Number of the block on each plane, from 0.
+    /// Number of the block within each plane, from 0.
     pub block: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Die {
-    /// Time at which the die is idle.
+    /// Time at which the die becomes idle.
     free_ns: u64,
     /// Time at which the register accepts data again; not later than `free_ns`.
     register_free_ns: u64,
@@ -99,7 +99,7 @@ struct Block {
     erases: u32,
 }
 
-/// A flash: its state and its time.
+/// A flash, with its state and timing.
 #[derive(Clone, Debug)]
 pub struct Flash {
     shape: FlashShape,
@@ -118,17 +118,17 @@ impl FlashShape {
         self.channels * self.dies_per_channel
     }
 
-    /// Returns the bytes of a row: a page on each plane.
+    /// Returns the size of a row in bytes: one page on each plane.
     pub fn row_bytes(&self) -> u32 {
         self.planes * self.page_bytes
     }
 
-    /// Returns the bytes of a block: an erase block on each plane.
+    /// Returns the size of a block in bytes: one erase block on each plane.
     pub fn block_bytes(&self) -> u64 {
         u64::from(self.row_bytes()) * u64::from(self.pages_per_block)
     }
 
-    /// Returns the bytes of all pages.
+    /// Returns the total size of all pages in bytes.
     pub fn bytes(&self) -> u64 {
         self.block_bytes() * u64::from(self.blocks_per_plane) * u64::from(self.dies())
     }
@@ -166,10 +166,10 @@ impl FlashShape {
 }
 
 impl FlashTiming {
-    /// Checks the times.
+    /// Checks the timing.
     ///
     /// # Errors
-    /// `InvalidInput` for a bus without speed, and times of more than ten seconds.
+    /// `InvalidInput` for a bus with a speed of 0, or times above ten seconds.
     pub fn check(&self) -> Result<()> {
         if self.bus_bytes_per_s == 0 {
             return Err(wrong("bus_bytes_per_s must not be zero".into()));
@@ -184,16 +184,16 @@ impl FlashTiming {
         Ok(())
     }
 
-    /// Returns tPROG of a row, in ns: two fast rows, then two slow ones, and so on.
+    /// Returns tPROG of a row, in ns. Two fast rows alternate with two slow ones.
     ///
-    /// Source: the order in which MLC is programmed, in pairs of rows that share cells; its exact
-    /// pattern differs from part to part, and this one is a guess.
+    /// Source: the order in which MLC is programmed, in pairs of rows that share cells. The exact
+    /// pattern differs between parts, and this one is a guess.
     pub(crate) fn row_program_ns(&self, row: u32) -> u64 {
         let is_fast = row & 2 == 0;
         if is_fast { self.program_fast_ns } else { 2 * self.program_ns - self.program_fast_ns }
     }
 
-    /// Returns the time of a transfer on the bus, in ns, rounded up.
+    /// Returns the duration of a transfer on the bus, in ns, rounded up.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         transfer_ns(bytes, self.bus_bytes_per_s)
     }
@@ -229,12 +229,12 @@ impl Flash {
         &self.shape
     }
 
-    /// Returns the times of the parts.
+    /// Returns the timing of the parts.
     pub fn timing(&self) -> &FlashTiming {
         &self.timing
     }
 
-    /// Returns the operations so far.
+    /// Returns the number of operations so far.
     pub fn counts(&self) -> FlashCounts {
         self.counts
     }
@@ -247,7 +247,8 @@ impl Flash {
         self.blocks[self.index(address)].erases
     }
 
-    /// Returns the number of rows of a block that were issued for programming since it was erased.
+    /// Returns the number of rows of a block that have been issued for programming since the block
+    /// was erased.
     ///
     /// # Panics
     /// If the block does not exist.
@@ -255,7 +256,7 @@ impl Flash {
         self.blocks[self.index(address)].next_row
     }
 
-    /// Returns the erase count of each block, die after die.
+    /// Returns the erase count of each block, die by die.
     pub fn wear(&self) -> impl Iterator<Item = u32> {
         self.blocks.iter().map(|block| block.erases)
     }
@@ -271,11 +272,11 @@ impl Flash {
         self.dies[die as usize].free_ns
     }
 
-    /// Programs the next row of a block, which must be `row`. Returns the time at which the row is
-    /// programmed. The times of calls must not decrease.
+    /// Programs the next row of a block, which must be `row`. Returns the completion time. The
+    /// times of calls must not decrease.
     ///
     /// # Errors
-    /// `InvalidInput` if the row is not the next erased one.
+    /// `InvalidInput` if `row` is not the next erased row.
     pub fn program(&mut self, now_ns: u64, address: BlockAddress, row: u32) -> Result<u64> {
         let index = self.checked(address)?;
         if self.blocks[index].next_row != row || row >= self.shape.pages_per_block {
@@ -284,7 +285,7 @@ impl Flash {
         }
         self.blocks[index].next_row += 1;
         self.counts.pages_programmed += u64::from(self.shape.planes);
-        // Without multi-plane operation, each page is sent and programmed before the next.
+        // Without multi-plane operation, each page is transferred and programmed before the next.
         let (times, pages) =
             if self.timing.multi_plane { (1, self.shape.planes) } else { (self.shape.planes, 1) };
         let transfer_ns =
@@ -310,7 +311,7 @@ impl Flash {
     /// at which the last byte has left the bus. The times of calls must not decrease.
     ///
     /// # Errors
-    /// `InvalidInput` if the row was not programmed, or is shorter.
+    /// `InvalidInput` if the row has not been programmed, or is shorter.
     pub fn read(
         &mut self,
         now_ns: u64,
@@ -339,7 +340,7 @@ impl Flash {
             tests::Taken::array(address.die, sensed_ns - times * self.timing.read_ns, sensed_ns),
             tests::Taken::bus(address.die, ended_ns - transfer_ns, ended_ns),
         ]);
-        // The register holds the data until the transfer ends.
+        // The register contains the data until the transfer ends.
         die.free_ns = ended_ns;
         die.register_free_ns = ended_ns;
         Ok(ended_ns)
@@ -397,7 +398,7 @@ impl Flash {
     }
 }
 
-/// Returns the error for a broken rule of flash: a bug of the caller.
+/// Returns the error for a violated rule of flash, which is a bug of the caller.
 fn broken(rule: &str, address: BlockAddress, row: u32) -> Error {
     let BlockAddress { die, block } = address;
     wrong(format!("{rule}: die {die}, block {block}, row {row}"))

@@ -1,7 +1,7 @@
 //! Simulated NAND flash, in virtual time.
 //!
 //! * `blocks`: the free erase blocks, and their wear.
-//! * `flash`: the rules and the times of flash; holds no bytes.
+//! * `flash`: the rules and the timing of flash; stores no bytes.
 //! * `timeline`: the busy times of a bus.
 
 mod blocks;

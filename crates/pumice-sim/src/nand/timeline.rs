@@ -1,26 +1,26 @@
-//! The busy times of a bus, for any kind of transfer.
+//! The busy times of a bus, for any type of transfer.
 //!
-//! A transfer takes the first gap that is long enough, so that a later call for an earlier moment
-//! is not delayed by a transfer whose data the flash is still reading.
+//! A transfer uses the first gap that is long enough, so that a later call for an earlier time is
+//! not delayed by a transfer whose data the flash is still reading.
 
 use std::collections::VecDeque;
 
-/// The times at which a bus is busy, from now on.
+/// The times at which a bus is busy, starting from now.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline {
-    /// Begin and end, in order and disjoint.
+    /// Start and end of each interval, in order and disjoint.
     busy: VecDeque<(u64, u64)>,
 }
 
 impl Timeline {
-    /// Reserves a contiguous `len_ns`, not before `earliest_ns`. Returns the begin. `now_ns` must
-    /// not decrease from call to call.
+    /// Reserves a contiguous interval of `len_ns` that starts at `earliest_ns` or later. Returns
+    /// its start. `now_ns` must not decrease from call to call.
     pub(super) fn take(&mut self, now_ns: u64, earliest_ns: u64, len_ns: u64) -> u64 {
         while self.busy.front().is_some_and(|&(_, to)| to <= now_ns) {
             self.busy.pop_front();
         }
         let mut begin = earliest_ns.max(now_ns);
-        // Usually the latest request is also the last in time.
+        // Usually the latest request also has the latest time.
         let mut at = self.busy.len();
         if self.busy.back().is_some_and(|&(_, to)| begin < to) {
             at = 0;
@@ -38,7 +38,7 @@ impl Timeline {
         begin
     }
 
-    /// Inserts an interval before the one at `at`, merged with a neighbour that it touches.
+    /// Inserts an interval before the one at `at`, merging it with adjacent neighbours.
     fn insert(&mut self, at: usize, from: u64, to: u64) {
         let touches_before = at > 0 && self.busy[at - 1].1 == from;
         let touches_after = self.busy.get(at).is_some_and(|&(next, _)| next == to);
@@ -56,8 +56,8 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: no two transfers overlap, and no transfer waits needlessly.
-    //! Method: gaps by hand; then random requests against a list of single nanoseconds.
+    //! Goal: no two transfers overlap, and no transfer waits unnecessarily. Method: gaps chosen by
+    //! hand; then random requests compared with a list of single nanoseconds.
 
     use rand::RngExt;
 

@@ -1,8 +1,8 @@
-//! The profiles that come with the program.
+//! The profiles included in the program.
 
 use pumice_drive::base::near::nearest;
 
-/// The id and the text of each built-in profile.
+/// Expands to the id and the text of each built-in profile.
 macro_rules! profiles {
     ($($id:literal),* $(,)?) => {
         [$(($id, include_str!(concat!("../profiles/", $id, ".toml")))),*]
@@ -27,13 +27,13 @@ pub const PROFILES: [(&str, &str); 14] = profiles![
     "compressing-nvme-1tb",
 ];
 
-/// Parts that profiles share: id and text.
+/// Parts shared by several profiles: id and text.
 pub(super) const PARTS: [(&str, &str); 2] = [
     ("sandforce-sf-1200", include_str!("../profiles/parts/sandforce-sf-1200.toml")),
     ("mlc-34nm", include_str!("../profiles/parts/mlc-34nm.toml")),
 ];
 
-/// Returns the message for an unknown name, with similar names.
+/// Returns the message for an unknown name, with suggestions of similar names.
 pub(super) fn not_found(typed: &str) -> String {
     let ids = PROFILES.map(|(id, _)| id);
     let slip = nearest(typed, &ids);

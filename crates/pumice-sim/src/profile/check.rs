@@ -1,12 +1,12 @@
-//! The validation of a profile: numbers beyond their limits, and numbers that contradict each
-//! other. Every error names section and key, and suggests a remedy.
+//! Validates a profile: finds numbers beyond their limits, and numbers that contradict each other.
+//! Every error contains the section and the key, and suggests a remedy.
 
 use super::sections::{Controller, Disk, Flash, Mapping, Parity};
 use super::{Design, Profile};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
 
-/// Largest disk in bytes, the limit of Pumice's own drives.
+/// Maximum disk size in bytes, which is the limit of Pumice's own drives.
 const SIZE_BYTES_MAX: u64 = 16 << 50;
 
 type Checked = Result<(), String>;
@@ -20,7 +20,7 @@ impl Profile {
     /// Checks that the drive is possible.
     ///
     /// # Errors
-    /// The first wrong key, the reason, and a remedy.
+    /// The first invalid key, the reason, and a remedy.
     pub(super) fn check(&self) -> Checked {
         for (key, text) in [("name", &self.name), ("about", &self.about)] {
             hold(!text.trim().is_empty(), || format!("{key} is blank: enter a text"))?;
@@ -111,7 +111,7 @@ fn check_flash(flash: &Flash, size_bytes: u64) -> Checked {
     })
 }
 
-/// Returns the bytes of the good blocks of a flash of `flash_bytes` bytes.
+/// Returns the number of bytes in the good blocks of a flash of `flash_bytes` bytes.
 fn good_bytes(flash: &Flash, flash_bytes: u64) -> u64 {
     (flash_bytes as f64 * (1.0 - flash.bad_block_percent.is / 100.0)) as u64
 }
@@ -140,7 +140,7 @@ fn check_mapping(mapping: &Mapping, flash: &Flash) -> Checked {
     })?;
     let flash_bytes = flash.bytes().unwrap_or(u64::MAX);
     let log = mapping.log_blocks.is;
-    // The limits of both keep the product below 64 bits.
+    // The limits of both factors keep the product below 64 bits.
     hold(unit * (log + 1) <= flash_bytes, || {
         format!("[mapping] log_blocks: {log} units of {unit} bytes do not fit the flash: reduce it")
     })

@@ -1,7 +1,6 @@
-//! Figures that follow from a profile by arithmetic: a cross-check of its numbers, not a
-//! simulation.
+//! Figures calculated from a profile: a cross-check of its numbers, not a simulation.
 //!
-//! The arithmetic ignores queues, garbage collection and command times.
+//! The calculation ignores queues, garbage collection and command times.
 
 use std::fmt;
 
@@ -24,85 +23,84 @@ pub enum Figures {
 /// Figures of flash.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FlashFigures {
-    /// Number of dies, over all channels.
+    /// Number of dies on all channels.
     pub dies: u64,
-    /// User bytes of all pages, bad blocks included.
+    /// User bytes of all pages, including bad blocks.
     pub flash_bytes: u64,
     /// (flash bytes - size) / size.
     pub over_provisioning_percent: f64,
-    /// Bytes per second that one die programs.
+    /// Bytes per second that one die can program.
     pub die_program_bytes_per_s: f64,
-    /// Bytes per second that all dies program, limited by the channels.
+    /// Bytes per second that all dies can program, limited by the channels.
     pub program_bytes_per_s: f64,
-    /// Bytes of data per second that all dies program, limited by the controller.
+    /// Bytes of data per second that all dies can program, limited by the controller.
     pub store_bytes_per_s: f64,
-    /// Bytes per second that all dies read, limited by the channels.
+    /// Bytes per second that all dies can read, limited by the channels.
     pub read_bytes_per_s: f64,
 }
 
-/// Sequential speeds of a drive with another number of channels, by arithmetic: with the same
-/// number of dies per channel, the flash is faster in proportion, until the controller or the link
-/// is the limit.
+/// Calculated sequential speeds of a drive with a different number of channels. With the same
+/// number of dies per channel, the speed of the flash is proportional to the number of channels,
+/// until the controller or the link becomes the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChannelFigures {
     /// Number of channels.
     pub channels: u64,
-    /// Bytes per second that the flash reads.
+    /// Read speed of the flash in bytes per second.
     pub flash_read_bytes_per_s: f64,
-    /// Bytes per second that the flash programs.
+    /// Programming speed of the flash in bytes per second.
     pub flash_program_bytes_per_s: f64,
-    /// Host bytes per second of reads, of data that does not compress.
+    /// Read speed for incompressible data, in host bytes per second.
     pub read_bytes_per_s: f64,
-    /// Host bytes per second of writes, of data that does not compress.
+    /// Write speed for incompressible data, in host bytes per second.
     pub write_bytes_per_s: f64,
 }
 
-/// The cost of parity over dies, by arithmetic.
+/// The calculated cost of parity over dies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ParityFigures {
-    /// Dies of a stripe; one of them holds the parity of the others.
+    /// Number of dies in a stripe, one of which contains the parity of the others.
     pub stripe_dies: u64,
-    /// User bytes of all pages that hold parity, bad blocks included: the capacity that is given
-    /// up.
+    /// User bytes of all pages that contain parity, including bad blocks: the lost capacity.
     pub parity_bytes: u64,
-    /// Share of parity in the flash, and in the programmed bytes, in percent.
+    /// Share of parity in the flash and in the programmed bytes, in percent.
     pub share_percent: f64,
     /// (flash bytes - parity bytes - size) / size, in percent.
     pub over_provisioning_percent: f64,
-    /// (flash bytes - size) / size, in percent: without parity.
+    /// (flash bytes - size) / size, in percent; the over-provisioning without parity.
     pub over_provisioning_percent_without: f64,
-    /// Bytes of data per second that all dies program, limited by the controller.
+    /// Bytes of data per second that all dies can program, limited by the controller.
     pub store_bytes_per_s: f64,
     /// `store_bytes_per_s` without parity.
     pub store_bytes_per_s_without: f64,
 }
 
-/// Figures of platters.
+/// Figures of a hard disk.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DiskFigures {
-    /// Mean rotational delay: half a turn.
+    /// Mean rotational delay: half a revolution.
     pub latency_average_ns: f64,
-    /// Mean access time: an average seek and half a turn.
+    /// Mean access time: an average seek and half a revolution.
     pub access_average_ns: f64,
-    /// Random accesses per second, one at a time.
+    /// Number of random accesses per second, one at a time.
     pub access_per_s: f64,
 }
 
 impl Flash {
-    /// Returns the user bytes of all pages; `None` if they exceed 64 bits, which no valid profile
-    /// does.
+    /// Returns the user bytes of all pages; `None` if they exceed 64 bits, which is impossible in a
+    /// valid profile.
     pub fn bytes(&self) -> Option<u64> {
         [&self.planes, &self.blocks_per_plane, &self.pages_per_block, &self.page_bytes]
             .into_iter()
             .try_fold(self.dies(), |product, factor| product.checked_mul(factor.is))
     }
 
-    /// Returns the number of dies, over all channels.
+    /// Returns the number of dies on all channels.
     pub fn dies(&self) -> u64 {
         self.channels.is.saturating_mul(self.dies_per_channel.is)
     }
 
-    /// Returns the number of planes of a die that work simultaneously.
+    /// Returns the number of planes in a die that work simultaneously.
     pub(crate) fn planes_at_once(&self) -> u64 {
         if self.multi_plane.is { self.planes.is } else { 1 }
     }
@@ -112,7 +110,8 @@ impl Flash {
         self.page_bytes.is as f64 * 1e9 / self.bus_bytes_per_s.is as f64
     }
 
-    /// Returns the bytes per second of a die whose cells take `cells_ns` for a page of each plane.
+    /// Returns the speed in bytes per second of a die whose cells need `cells_ns` for a page of
+    /// each plane.
     fn die_bytes_per_s(&self, cells_ns: u64, overlaps: bool) -> f64 {
         let planes = self.planes_at_once() as f64;
         let (cells_ns, transfers_ns) = (cells_ns as f64, planes * self.transfer_ns());
@@ -120,7 +119,7 @@ impl Flash {
         planes * self.page_bytes.is as f64 * 1e9 / step_ns
     }
 
-    /// Returns the bytes per second of all dies, limited by the channels.
+    /// Returns the speed of all dies in bytes per second, limited by the channels.
     fn all_bytes_per_s(&self, die_bytes_per_s: f64) -> f64 {
         let channels = self.channels.is as f64 * self.bus_bytes_per_s.is as f64;
         channels.min(self.dies() as f64 * die_bytes_per_s)
@@ -138,8 +137,8 @@ impl Profile {
         }
     }
 
-    /// Returns the speeds with 1, 2, 4 and more channels, up to four times the channels of the
-    /// drive; empty for a disk.
+    /// Returns the speeds with 1, 2, 4 and more channels, up to four times the number of channels
+    /// of the drive; empty for a disk.
     pub fn by_channels(&self) -> Vec<ChannelFigures> {
         let Some(flash) = self.flash() else { return Vec::new() };
         let counts = (0..).map(|power| 1u64 << power).take_while(|&it| it <= 4 * flash.channels.is);
@@ -214,7 +213,8 @@ fn disk_figures(disk: &Disk) -> DiskFigures {
 }
 
 impl fmt::Display for ParityFigures {
-    /// Writes one sentence without its full stop: the lost capacity, and the programmed bytes.
+    /// Writes one sentence without a full stop: the lost capacity, and the additional programmed
+    /// bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stripe_dies, share_percent, .. } = self;
         let given_up = quantity_text("parity_bytes", self.parity_bytes as f64);
@@ -232,7 +232,7 @@ impl fmt::Display for ParityFigures {
 }
 
 impl Figures {
-    /// Returns key and value of each figure, with its unit, for display.
+    /// Returns the key and value of each figure, with its unit, for display.
     pub fn shown(&self) -> Vec<(&'static str, String)> {
         let figures: Vec<(&str, f64)> = match self {
             Self::Flash(of) => vec![

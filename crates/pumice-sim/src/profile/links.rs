@@ -1,10 +1,10 @@
-//! Links that a drive can be attached to in place of its own.
+//! Links that can replace a drive's own link.
 
 use super::{Basis, Profile, Sourced};
 use crate::{Error, Result};
 
-/// A kind of link: name, bytes per second without protocol overhead, time of a command in ns, and
-/// commands in flight.
+/// A type of link: its name, rate in bytes per second without protocol overhead, duration of a
+/// command in ns, and number of commands in flight.
 struct Kind {
     name: &'static str,
     bytes_per_s: u64,
@@ -53,10 +53,10 @@ const KINDS: [Kind; 5] = [
 
 impl Profile {
     /// Returns the same drive on another link: `sata-1.5g`, `sata-3g`, `sata-6g`, `nvme-3x4` or
-    /// `nvme-4x4`. Its controller and its flash are as fast as before.
+    /// `nvme-4x4`. The speed of its controller and flash is unchanged.
     ///
     /// # Errors
-    /// `InvalidInput` with the known names.
+    /// `InvalidInput` with a list of the known names.
     pub fn with_link(mut self, name: &str) -> Result<Self> {
         let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
             let known = KINDS.map(|kind| kind.name).join(", ");
@@ -74,8 +74,8 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a link replaces all of the old one, and unknown names are answered with the known
-    //! ones.
+    //! Goal: a link replaces all properties of the old one, and the error for an unknown name lists
+    //! the known ones.
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Profiles: the parts of a drive, in TOML, with a basis for every number.
+//! Profiles: the parts of a drive in TOML, with a basis for every number.
 //!
 //! ```toml
 //! name = "Micro Center 64 GB"
@@ -15,14 +15,15 @@
 //! [disk]                         # of "disk"
 //! ```
 //!
-//! * `sourced`: a number and its basis: a source, cells it was fitted to, or an admitted guess.
+//! * `sourced`: a number and its basis: a source, the cells that it was fitted to, or an admitted
+//!   guess.
 //! * `sections`: the keys of each section, defined once: type, limits and display.
 //! * `check`: the validation of a profile.
-//! * `figures`: figures computed from a profile by arithmetic; `links`: other links for a drive.
+//! * `figures`: figures calculated from a profile; `links`: other links for a drive.
 //!
 //! Invariants of every [`Profile`] value: each number is within the limits of its key, the bytes of
-//! the geometry fit 64 bits, and the good flash is not smaller than the disk. So a simulation need
-//! not check again. The module does not simulate.
+//! the geometry fit into 64 bits, and the good flash is not smaller than the disk. A simulation
+//! therefore need not check again. The module does not simulate.
 
 mod builtin;
 mod check;

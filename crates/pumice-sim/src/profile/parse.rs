@@ -32,10 +32,10 @@ impl Kind {
     }
 }
 
-/// Maximum number of parts that are included in each other.
+/// Maximum nesting depth of included parts.
 const INCLUDES_MAX: u32 = 4;
 
-/// A profile as written in its file, before it is validated.
+/// A profile as written in its file, before validation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -56,7 +56,7 @@ impl Profile {
     /// Returns the built-in profile with this id, or the profile in this file.
     ///
     /// # Errors
-    /// `NotFound` with the nearest ids; `InvalidInput` that names the file and the line or key;
+    /// `NotFound` with the most similar ids; `InvalidInput` with the file and the line or key;
     /// `Io`.
     pub fn find(id_or_path: &str) -> Result<Self> {
         if let Some((id, text)) = PROFILES.iter().find(|(known, _)| *known == id_or_path) {
@@ -67,7 +67,7 @@ impl Profile {
             return Err(Error::NotFound(not_found(id_or_path).into()));
         }
         let mut text = String::new();
-        // Not limited by the file's length: a device has none.
+        // The length of the file is not used as a limit, because a device has none.
         File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
             .map_err(|error| match error.kind() {
@@ -81,8 +81,8 @@ impl Profile {
         Self::parse(&text, id_or_path)
     }
 
-    /// Returns the built-in profile with this id as it would be without the published results of a
-    /// drive: with the values known from other sources in place of those fitted to them.
+    /// Returns the built-in profile with this id, without the values that were fitted to the
+    /// published results of a drive. Values known from other sources take their place.
     ///
     /// # Errors
     /// The errors of [`Profile::find`]; `NotFound` for a profile in a file.
@@ -99,10 +99,10 @@ impl Profile {
         profile.map_err(|what| invalid(format!("{id} without {drive}: {what}")))
     }
 
-    /// Parses a profile; `file` is its name in errors, and its stem becomes the id.
+    /// Parses a profile. `file` is its name in error messages, and its stem becomes the id.
     ///
     /// # Errors
-    /// `InvalidInput` that names the file and the line or key.
+    /// `InvalidInput` with the file and the line or key.
     pub fn parse(text: &str, file: &str) -> Result<Self> {
         let located = |error: toml::de::Error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
@@ -126,7 +126,7 @@ impl Profile {
     }
 }
 
-/// Adds the keys that a profile lacks from the parts and profiles that it includes, in their order.
+/// Adds the keys that a profile lacks from the parts and profiles that it includes, in order.
 fn complete(mut table: toml::Table, file: &str, includes_max: u32) -> Result<toml::Table> {
     let Some(includes) = table.remove("include") else { return Ok(table) };
     let names = match includes {
@@ -156,7 +156,8 @@ fn complete(mut table: toml::Table, file: &str, includes_max: u32) -> Result<tom
     Ok(table)
 }
 
-/// Adds the keys of `more` that `table` lacks, section by section; a number is a whole.
+/// Adds the keys that `table` lacks from `more`, section by section. A number with its basis is
+/// treated as a unit.
 fn add(table: &mut toml::Table, more: toml::Table) {
     for (key, value) in more {
         match (table.get_mut(&key), value) {
@@ -191,7 +192,7 @@ fn leave_out(table: &mut toml::Table, drive: &str) {
 }
 
 impl Text {
-    /// Builds the profile from the sections of its kind; other sections are an error.
+    /// Builds the profile from the sections for its kind. Other sections are an error.
     fn designed(self, id: String) -> std::result::Result<Profile, String> {
         let kind = self.kind;
         let refuse = |section: &str, is_there: bool| {

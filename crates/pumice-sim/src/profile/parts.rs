@@ -1,4 +1,4 @@
-//! A drive as the sum of its parts.
+//! A drive composed of its parts.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::parse::Kind;
 use super::{Controller, Disk, Fact, Flash, Link, Mapping, Parity, Sourced};
 
-/// A drive, in numbers.
+/// A drive, described by numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Profile {
-    /// Short name: its file name without the extension.
+    /// Short name, which is the file name without the extension.
     pub id: String,
     /// Product name.
     pub name: String,
@@ -17,7 +17,7 @@ pub struct Profile {
     pub about: String,
     /// Year of introduction.
     pub year: u16,
-    /// Size of the disk that the host sees, in bytes: whole 4 KiB blocks, at most 16 PiB.
+    /// Size of the disk seen by the host, in bytes: whole 4 KiB blocks, at most 16 PiB.
     pub size_bytes: Sourced<u64>,
     /// Link to the host.
     pub link: Link,
@@ -36,11 +36,11 @@ pub enum Design {
     Log {
         /// The flash.
         flash: Flash,
-        /// Parity over dies; absent for a drive without it.
+        /// Parity over dies; absent if the drive has none.
         #[serde(skip_serializing_if = "Option::is_none")]
         parity: Option<Parity>,
     },
-    /// Flash with a map of large units, which a small write rewrites.
+    /// Flash with a map of large units, each of which is rewritten by a small write.
     BlockMapped {
         /// The flash.
         flash: Flash,
@@ -81,7 +81,7 @@ impl Profile {
         }
     }
 
-    /// Returns the same drive without parity: its flash has the same size, and holds more data.
+    /// Returns the same drive without parity. Its flash has the same size and can store more data.
     pub fn without_parity(mut self) -> Self {
         if let Design::Log { parity, .. } = &mut self.design {
             *parity = None;
@@ -89,7 +89,7 @@ impl Profile {
         self
     }
 
-    /// Returns every number with its basis, section by section, in the order of the schema.
+    /// Returns every number with its basis, section by section, in schema order.
     pub fn facts(&self) -> Vec<Fact<'_>> {
         let mut facts = vec![Fact::new("", "size_bytes", &self.size_bytes)];
         facts.extend(self.link.facts());

@@ -1,10 +1,10 @@
 //! The sections of a profile. One definition generates the struct, its keys in TOML and JSON, the
 //! limits of each number, and the list of facts for display.
 //!
-//! The last part of a key is its unit: `_ns`, `_bytes`, `_bytes_per_s`, `_per_s`, `_percent`.
+//! The suffix of a key is its unit: `_ns`, `_bytes`, `_bytes_per_s`, `_per_s`, `_percent`.
 //!
-//! Limits keep a simulation possible, not realistic: they are far beyond real products. They are
-//! arbitrary unless a comment gives a reason.
+//! The limits ensure that a simulation is possible, not that it is realistic: they are far beyond
+//! real products. They are arbitrary unless a comment states a reason.
 
 use std::ops::RangeInclusive;
 
@@ -16,16 +16,16 @@ use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
 use pumice_report::Number;
 
-/// Longest time in nanoseconds: ten seconds.
+/// Maximum time in nanoseconds: ten seconds.
 const TIME_NS_MAX: u64 = 10_000_000_000;
 
-/// Highest rate, in bytes or operations per second.
+/// Maximum rate, in bytes or operations per second.
 const RATE_MAX: u64 = 1_000_000_000_000_000;
 
-/// Most bytes of any buffer or cache that a simulation keeps in memory.
+/// Maximum size of any buffer or cache that a simulation stores in memory, in bytes.
 const BUFFER_BYTES_MAX: u64 = 16 << 30;
 
-/// Bytes of the disk that one page of a map covers: 4 KiB of entries, 4 bytes per block.
+/// Number of disk bytes covered by one page of a map: 4 KiB of entries, with 4 bytes per block.
 pub(crate) const MAP_REGION_BYTES: u64 = 4 << 20;
 
 /// One 4 KiB block.
@@ -95,8 +95,8 @@ pub(super) fn quantity_text(key: &str, value: f64) -> String {
     }
 }
 
-/// Formats a size: binary units where they are exact, as for memories, otherwise decimal ones, as
-/// on boxes.
+/// Formats a size, in binary units if they are exact, as for memory, otherwise in decimal units, as
+/// on product packaging.
 fn size_text(bytes: u64) -> String {
     let is_round = bytes.trailing_zeros() >= bytes.max(1).ilog2() / 10 * 10;
     if is_round || bytes < 1000 {
@@ -107,7 +107,7 @@ fn size_text(bytes: u64) -> String {
     format!("{:.2} {unit}", bytes as f64 / 1000f64.powi(power as i32))
 }
 
-/// A type that a number of a profile can have.
+/// A type of a number in a profile.
 pub(super) trait Quantity {
     /// The range of valid values.
     type Limits;
@@ -223,7 +223,7 @@ macro_rules! section {
         }
 
         impl $section {
-            /// Returns its numbers in the order of the schema; absent ones are left out.
+            /// Returns the numbers of the section in schema order. Absent numbers are omitted.
             pub(super) fn facts(&self) -> Vec<Fact<'_>> {
                 let facts = [$(
                     self.$key.sourced().map(|sourced| Fact::new($name, stringify!($key), sourced)),
@@ -262,93 +262,95 @@ section! {
     read_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Processing time of a 4 KiB write; commands are processed one at a time.
     write_ns: Sourced<u64> => 0..=TIME_NS_MAX;
-    /// Bytes of the disk that the cached pages of the map cover; a page that is not cached is read
-    /// from a die. If absent, the whole map is in memory.
+    /// Number of disk bytes covered by the cached pages of the map; a page that is not cached is
+    /// read from a die. If absent, the whole map is in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     map_at_hand_bytes: Option<Sourced<u64>> => MAP_REGION_BYTES..=RATE_MAX;
     /// Codec; absent for a controller that does not compress.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Sourced<String>>")]
     codec: Option<Sourced<Codec>> => ();
-    /// Least flash bytes per host byte of any data, overhead included, in (0, 1]; requires a codec.
+    /// Minimum number of flash bytes per host byte for any data, including overhead, in (0, 1];
+    /// requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     stored_min: Option<Sourced<f64>> => 0.001..=1.0;
-    /// Blocks of 4 KiB that the map holds as one unit; a write of any part rewrites the whole unit:
-    /// a power of two; 1 if absent.
+    /// Number of 4 KiB blocks in a unit of the map; a write to any part of a unit rewrites the
+    /// whole unit. A power of two; 1 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     unit_blocks: Option<Sourced<u64>> => 1..=4096;
-    /// Limit on the host bytes compressed per second; absent for no limit; requires a codec.
+    /// Maximum number of host bytes compressed per second; absent for no limit; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
-    /// Stored bytes decompressed per second while the link waits; absent if decompression takes no
-    /// time; requires a codec.
+    /// Stored bytes decompressed per second, during which the link waits; absent if decompression
+    /// takes no time; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
-    /// Limit on the stored bytes per second, regardless of the flash; absent for no limit.
+    /// Maximum number of stored bytes per second, regardless of the flash; absent for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
-    /// Limit of the firmware on the write commands per second that do not continue an earlier one;
-    /// absent for no limit.
+    /// Maximum number of write commands per second that do not continue an earlier one, a firmware
+    /// limit; absent for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     cap_write_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
-    /// Write buffer: data that waits for the flash; for flash drives.
+    /// Size of the write buffer, which contains data waiting for the flash; for flash drives.
     #[serde(skip_serializing_if = "Option::is_none")]
     buffer_bytes: Option<Sourced<u64>> => BLOCK..=BUFFER_BYTES_MAX;
 }
 
 section! {
-    /// The flash: capacity, geometry and times.
+    /// The flash: capacity, geometry and timing.
     Flash, "flash";
-    /// Independent buses.
+    /// Number of independent buses.
     channels: Sourced<u64> => 1..=1024;
-    /// Dies that share a bus.
+    /// Number of dies that share a bus.
     dies_per_channel: Sourced<u64> => 1..=1024;
-    /// Planes of a die.
+    /// Number of planes in a die.
     planes: Sourced<u64> => 1..=16;
-    /// Erase blocks of a plane.
+    /// Number of erase blocks in a plane.
     blocks_per_plane: Sourced<u64> => 1..=(1 << 24);
-    /// Pages of an erase block.
+    /// Number of pages in an erase block.
     pages_per_block: Sourced<u64> => 1..=(1 << 16);
-    /// User bytes of a page, without its spare area: a power of two.
+    /// User bytes in a page, excluding its spare area: a power of two.
     page_bytes: Sourced<u64> => 512..=(1 << 20);
     /// Time from the cells of a page to its register (tR).
     read_ns: Sourced<u64> => 1..=TIME_NS_MAX;
     /// Time from the register to the cells of a page (tPROG), averaged over the pages of a block.
     program_ns: Sourced<u64> => 1..=TIME_NS_MAX;
-    /// tPROG of the fast half of the pages, at most program_ns; absent if all pages are alike.
+    /// tPROG of the fast half of the pages, at most program_ns; absent if all pages have the same
+    /// tPROG.
     #[serde(skip_serializing_if = "Option::is_none")]
     program_fast_ns: Option<Sourced<u64>> => 1..=TIME_NS_MAX;
     /// Time to erase a block (tBERS).
     erase_ns: Sourced<u64> => 1..=TIME_NS_MAX;
-    /// Bytes per second between registers and controller, on each channel.
+    /// Transfer rate between registers and the controller on each channel, in bytes per second.
     bus_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
     /// Whether the next page is transferred while a page is programmed.
     cache_program: Sourced<bool> => ();
     /// Whether the planes of a die work simultaneously.
     multi_plane: Sourced<bool> => ();
     /// Share of the programmed bytes that is neither data nor the parity of `[parity]`: ECC beyond
-    /// the spare area, metadata, and parity without a section of its own.
+    /// the spare area, metadata, and parity that is not described in a separate section.
     overhead_percent: Sourced<f64> => 0.0..=90.0;
-    /// Program and erase cycles in the life of a block.
+    /// Number of program/erase cycles in the lifetime of a block.
     pe_cycles: Sourced<u64> => 1..=1_000_000_000;
     /// Share of factory-bad blocks.
     bad_block_percent: Sourced<f64> => 0.0..=50.0;
 }
 
 section! {
-    /// Parity over dies, from which the data of a failed die can be rebuilt.
+    /// Parity over dies, which allows rebuilding the data of a failed die.
     Parity, "parity";
-    /// Dies of a stripe; one of them holds the parity of the others. All stripes together are all
-    /// dies.
+    /// Number of dies in a stripe, one of which contains the parity of the others. The stripes
+    /// together comprise all dies.
     stripe_dies: Sourced<u64> => 2..=1_048_576;
 }
 
 section! {
     /// The units of a map that is too coarse for small writes.
     Mapping, "mapping";
-    /// Size of a unit: the amount that a small write rewrites.
+    /// Size of a unit, all of which is rewritten by a small write.
     unit_bytes: Sourced<u64> => BLOCK..=(1 << 30);
-    /// Units that can take writes before they are merged; 0 merges at every write.
+    /// Number of units that can accept writes before they are merged; 0 merges at every write.
     log_blocks: Sourced<u64> => 0..=(1 << 20);
 }
 
@@ -361,7 +363,7 @@ section! {
     seek_track_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Mean seek time between two random tracks.
     seek_average_ns: Sourced<u64> => 0..=TIME_NS_MAX;
-    /// Seek time over the whole disk.
+    /// Seek time over the full stroke.
     seek_full_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Bytes per second on the outermost tracks.
     outer_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
@@ -371,7 +373,7 @@ section! {
     cache_bytes: Sourced<u64> => BLOCK..=BUFFER_BYTES_MAX;
     /// Whether the drive reorders queued commands.
     ncq: Sourced<bool> => ();
-    /// Number of queued reads, or of pending writes in the cache, among which the drive chooses.
+    /// Number of queued reads, or of pending writes in the cache, from which the drive chooses.
     reorder_max: Sourced<u64> => 1..=65_536;
 }
 
@@ -381,19 +383,19 @@ impl Controller {
         self.codec.as_ref().map_or(Codec::None, |codec| codec.is)
     }
 
-    /// Returns the blocks of a unit of the map.
+    /// Returns the number of blocks in a unit of the map.
     pub fn unit_blocks(&self) -> u64 {
         self.unit_blocks.as_ref().map_or(1, |blocks| blocks.is)
     }
 
-    /// Returns the least stored fraction: 1 without a codec.
+    /// Returns the minimum stored fraction; 1 without a codec.
     pub fn stored_min(&self) -> f64 {
         self.stored_min.as_ref().map_or(1.0, |fraction| fraction.is)
     }
 }
 
 impl Parity {
-    /// Returns the share of parity in the flash, and in the programmed bytes.
+    /// Returns the share of parity in the flash and in the programmed bytes.
     pub fn share(&self) -> f64 {
         1.0 / self.stripe_dies.is as f64
     }

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 /// A number (or an identifier, or a boolean) with its basis.
 ///
 /// In TOML `{ is = 900_000, source = "data sheet" }`, with exactly one of `source`, `fitted` and
-/// `guess`; likewise in JSON. A value that was fitted to published results of one drive may name
-/// that drive, and the value without these results: `{ is = 3, fitted = "..", of = "a-drive",
-/// otherwise = 4 }`; `"none"` for no such number.
+/// `guess`; JSON has the same form. A value that was fitted to published results of one drive may
+/// contain the name of that drive, and the value without these results:
+/// `{ is = 3, fitted = "..", of = "a-drive", otherwise = 4 }`, or `"none"` if there would be no
+/// number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "Text<T>")]
 #[schemars(!try_from)]
@@ -28,10 +29,10 @@ pub struct Sourced<T> {
 pub enum Basis {
     /// The value was published, or follows from published numbers: author and place of publication.
     Source(String),
-    /// The value is not published, but makes the model reproduce published results, which the text
-    /// names.
+    /// The value was not published, but makes the model reproduce published results, which are
+    /// listed in the text.
     Fitted(String),
-    /// The value is not published: the reason why it is plausible.
+    /// The value was not published: the reason why it is plausible.
     Guess(String),
 }
 
@@ -45,7 +46,7 @@ impl Basis {
         }
     }
 
-    /// Returns the text of the basis; not blank.
+    /// Returns the text of the basis, which is not blank.
     pub fn text(&self) -> &str {
         match self {
             Self::Source(text) | Self::Fitted(text) | Self::Guess(text) => text,
@@ -57,7 +58,7 @@ impl Basis {
 #[serde(deny_unknown_fields)]
 struct Text<T> {
     is: T,
-    /// Drives whose published results the fit used, and the value without them: see
+    /// Drives whose published results were used in the fit, and the value without them; see
     /// [`Profile::find_without`](super::Profile::find_without).
     #[serde(rename = "of")]
     _of: Option<String>,

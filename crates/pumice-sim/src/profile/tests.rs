@@ -1,7 +1,7 @@
-//! Goal: every profile that comes with the program is possible and states the basis of each of its
-//! numbers; every mistake in a file is named; no file can cause a panic.
-//! Method: the arithmetic is compared with published figures calculated by hand; each mistake is
-//! made in an otherwise valid file.
+//! Goal: every built-in profile is possible and states the basis of each of its numbers; every
+//! mistake in a file is reported; no file can cause a panic. Method: calculated figures are
+//! compared with published figures calculated by hand; each mistake is made in an otherwise valid
+//! file.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use super::parse::FILE_BYTES_MAX;
 use super::*;
 use pumice_drive::base::{ErrorKind, chain};
 
-/// A log-structured drive, with every key that it can have.
+/// A log-structured drive with every possible key.
 const LOG: &str = r#"
 name = "A drive"
 about = "For tests."
@@ -65,7 +65,7 @@ unit_bytes = { is = 524_288, guess = "x" }
 log_blocks = { is = 4, guess = "x" }
 "#;
 
-/// The section that a disk has in place of flash.
+/// The section that a disk has in place of the flash section.
 const DISK_SECTION: &str = r#"
 [disk]
 rpm = { is = 7200, guess = "x" }
@@ -79,7 +79,7 @@ ncq = { is = true, guess = "x" }
 reorder_max = { is = 4, guess = "x" }
 "#;
 
-/// Keys that only a drive that compresses has.
+/// Keys that are valid only for a drive that compresses.
 const OF_CODECS: [&str; 3] = ["codec", "stored_min", "engine_bytes_per_s"];
 
 fn block_mapped() -> String {
@@ -96,7 +96,7 @@ fn disk() -> String {
     text.replace("\"log\"", "\"disk\"") + DISK_SECTION
 }
 
-/// A disk, with every key that it has.
+/// A disk with every possible key.
 static DISK: LazyLock<String> = LazyLock::new(disk);
 
 /// Returns `text` without the first line of this key.
@@ -105,7 +105,7 @@ fn without(text: &str, key: &str) -> String {
     text.replacen(&format!("{line}\n"), "", 1)
 }
 
-/// Returns `text` with another number in the last line of this key.
+/// Returns `text` with a different number in the last line of this key.
 fn with(text: &str, key: &str, number: &str) -> String {
     let start = text.rfind(&format!("\n{key} =")).expect(key) + 1;
     let line = text[start..].lines().next().expect("a line");
@@ -124,7 +124,7 @@ fn flash_figures(profile: &Profile) -> FlashFigures {
     }
 }
 
-/// Collects the path of every object with an `is`.
+/// Collects the path of every object that has an `is`.
 fn with_basis(json: &Json, path: &str, found: &mut Vec<String>) {
     let Json::Object(object) = json else { return };
     if object.contains_key("is") {
@@ -171,8 +171,8 @@ fn every_profile_is_possible_and_says_how_it_is_known() {
 
 #[test]
 fn the_arithmetic_agrees_with_published_figures() {
-    // 16 dies of 8192 B / (940 + 2 x 62) µs, one die for parity, and 14 % of the rest not data; 64
-    // GiB as 50 GB.
+    // 16 dies of 8192 B / (940 + 2 x 62) µs, of which one is for parity; 14 % of the rest is not
+    // data; 64 GiB sold as 50 GB.
     let profile = Profile::find("ocz-vertex-2-50").expect("a profile");
     let figures = flash_figures(&profile);
     let close = |value: f64, expected: f64| (value / expected - 1.0).abs() < 0.005;
@@ -181,21 +181,21 @@ fn the_arithmetic_agrees_with_published_figures() {
     assert!(close(figures.store_bytes_per_s, 99.31e6), "{figures:?}");
     assert_eq!((figures.dies, figures.flash_bytes), (16, 64 << 30));
     assert!(close(figures.over_provisioning_percent, 37.38), "{figures:?}");
-    // 128 GiB as 100 GB, with a ceiling.
+    // 128 GiB sold as 100 GB, with a limit.
     let figures = flash_figures(&Profile::find("corsair-force-100").expect("a profile"));
     assert!(close(figures.over_provisioning_percent, 37.4), "{figures:?}");
     assert_eq!(figures.store_bytes_per_s, 145e6);
-    // 20 dies of one plane: 4096 B / (940 + 82) µs; rated 70 MB/s.
+    // 20 dies of one plane: 4096 B / (940 + 82) µs; specified as 70 MB/s.
     let figures = flash_figures(&Profile::find("intel-x25-m-g1-80").expect("a profile"));
     assert!(close(figures.program_bytes_per_s, 80.16e6), "{figures:?}");
     assert!(close(figures.store_bytes_per_s, 70.5e6), "{figures:?}");
-    // The limit of four channels, not of 32 dies.
+    // Four channels are the limit, not 32 dies.
     let figures = flash_figures(&Profile::find("indilinx-barefoot-120").expect("a profile"));
     assert_eq!(figures.read_bytes_per_s, 480e6);
-    // The transfer of 4 x 13.7 µs after the 660 µs of programming: 16 x 64 KiB / 660 µs.
+    // The transfers of 4 x 13.7 µs are added to the 660 µs of programming: 16 x 64 KiB / 660 µs.
     let figures = flash_figures(&Profile::find("generic-nvme-tlc-1tb").expect("a profile"));
     assert!(close(figures.program_bytes_per_s, 1589e6), "{figures:?}");
-    // 8.33 ms a turn.
+    // 8.33 ms per revolution.
     let Figures::Disk(figures) = parse(&DISK).expect("a disk").figures() else { panic!("a disk") };
     assert!(close(figures.latency_average_ns, 4.1667e6), "{figures:?}");
     assert!(close(figures.access_per_s, 75.9), "{figures:?}");
@@ -247,7 +247,7 @@ fn own_profiles_are_read() {
     let disk = parse(&DISK).expect("a disk");
     assert_eq!((disk.kind(), disk.facts().len(), disk.flash()), ("disk", 17, None));
     assert_eq!(disk.over_provisioning_percent(), None);
-    // The profile may also name no codec.
+    // The profile may also omit the codec.
     let none = with(&block_mapped(), "write_ns", "0");
     let none = none.replace("[flash]", "codec = { is = \"none\", source = \"x\" }\n[flash]");
     assert_eq!(
@@ -276,7 +276,7 @@ fn a_basis_is_one_and_says_something() {
     }
 }
 
-/// The errors for impossible drives, each with another number for one key.
+/// The errors for impossible drives, each with a different number for one key.
 const IMPOSSIBLE: [(&str, &str, &str); 31] = [
     ("size_bytes", "0", "size_bytes: 0 is not possible: expected 4096"),
     ("size_bytes", "9_000_000_000_000_000_000", "size_bytes: 9000000000000000000 is not possible"),
@@ -442,13 +442,13 @@ fn profiles_are_found_by_id_and_path() {
     assert!(find(name).to_string().ends_with("mine.toml is not a text file"));
 }
 
-/// The keys of a part are used where the profile has none; a number is never mixed from both.
+/// The keys of a part are used if the profile lacks them; a number is never combined from both.
 #[test]
 fn shared_parts_are_included() {
     let drives = ["micro-center-64", "corsair-force-100", "ocz-agility-2-100", "ocz-vertex-2-50"];
     let [first, others @ ..] = drives.map(|id| Profile::find(id).expect(id));
     for other in others {
-        // Caps differ with the firmware.
+        // Firmware limits differ.
         let mut controller = other.controller.clone();
         controller.cap_write_per_s = first.controller.cap_write_per_s.clone();
         assert_eq!(controller, first.controller, "{}", other.id);
@@ -472,7 +472,7 @@ fn shared_parts_are_included() {
     }
 }
 
-/// Guards against a prediction that was fitted to the results that it predicts.
+/// Guards against predictions that were fitted to the results that they predict.
 #[test]
 fn what_was_fitted_to_a_drive_can_be_left_out() {
     let with = Profile::find("corsair-force-100").unwrap();
@@ -500,7 +500,7 @@ fn more_channels_are_faster_until_something_else_is_the_limit() {
 }
 
 proptest! {
-    /// A file with any numbers is refused, or all of its arithmetic is finite.
+    /// A file with arbitrary numbers is either refused, or all of its calculated values are finite.
     #[test]
     fn any_numbers_are_refused_or_can_be_computed_with(
         changes in prop::collection::vec((any::<Index>(), any::<i64>(), 0..64u32), 1..6),

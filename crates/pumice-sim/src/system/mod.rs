@@ -1,4 +1,4 @@
-//! A host's operating system on top of a simulated drive, in virtual time.
+//! A host's operating system above a simulated drive, in virtual time.
 //!
 //! ```text
 //! program -> call -> page cache -> commands -> drive        buffered
@@ -6,13 +6,13 @@
 //! ```
 //!
 //! **Buffered writes** are copied and acknowledged. When more than half of the allowance for dirty
-//! pages is used, they are written back in ascending order, adjacent pages together, with as many
+//! pages is used, pages are written back in ascending order, adjacent pages together, with as many
 //! commands in flight as the queue has slots. When all of it is used, programs wait. A flush writes
-//! everything back. For **buffered reads** that continue where the last one ended, the next window
-//! is read ahead while the current one is used.
+//! back all dirty pages. For **buffered reads** that continue where the previous one ended, the
+//! next window is read ahead while the current one is being used.
 //!
-//! The calls of a program use the processor one after the other. Not simulated: file systems and
-//! their metadata, more than one file, pages that are written back because of their age.
+//! The calls of a program use the processor one after another. Not simulated: file systems and
+//! their metadata, more than one file, and writing back pages because of their age.
 
 mod page_cache;
 mod simulated;

@@ -1,5 +1,5 @@
 //! The pages of a drive that an operating system caches: which are present, which are being read,
-//! and which the drive does not have yet. The module knows no time and never waits.
+//! and which are not on the drive yet. The module is independent of time and never waits.
 //!
 //! ```text
 //! absent -> coming -> clean -> dirty -> leaving -> clean
@@ -30,7 +30,7 @@ enum State {
     Coming,
     Clean,
     Dirty,
-    /// Being written to the drive; `again` if it was changed since.
+    /// The page is being written to the drive. `again` if it has been changed since.
     Leaving {
         again: bool,
     },
@@ -51,13 +51,13 @@ pub(super) struct PageCache {
     clean: LinkedHashSet<u64>,
     dirty: BTreeSet<u64>,
     leaving: usize,
-    /// Page at which the next write-back begins.
+    /// Page at which the next write-back starts.
     cursor: u64,
 }
 
 impl PageCache {
-    /// Creates an empty cache; the least recently used clean pages beyond `pages_max` pages are
-    /// dropped.
+    /// Creates an empty cache. The least recently used clean pages are dropped if there are more
+    /// than `pages_max` pages.
     pub(super) fn new(pages_max: usize) -> Self {
         Self {
             pages_max,
@@ -77,12 +77,12 @@ impl PageCache {
         }
     }
 
-    /// Returns the number of pages that the drive does not have yet.
+    /// Returns the number of pages that are not on the drive yet.
     pub(super) fn dirty_pages(&self) -> usize {
         self.dirty.len() + self.leaving
     }
 
-    /// Returns the bytes of a present page, which counts as a use.
+    /// Returns the contents of a present page. This counts as a use.
     pub(super) fn read(&mut self, number: u64) -> Option<&[u8]> {
         let page = self.pages.get(&number).filter(|page| page.state != State::Coming)?;
         if page.state == State::Clean {
@@ -98,8 +98,8 @@ impl PageCache {
         }
     }
 
-    /// Adds a page that was read; `None` if the read failed. A page that was written in between
-    /// keeps its newer content.
+    /// Adds a page that was read; `bytes` is `None` if the read failed. A page that was written
+    /// meanwhile keeps its newer contents.
     pub(super) fn arrive(&mut self, number: u64, bytes: Option<&[u8]>) {
         let Some(page) = self.pages.get_mut(&number) else { return };
         if page.state != State::Coming {
@@ -115,7 +115,7 @@ impl PageCache {
         }
     }
 
-    /// Changes a present page from byte `within` on, or replaces a whole page.
+    /// Changes a present page, starting at byte `within`, or replaces a whole page.
     pub(super) fn write(&mut self, number: u64, within: usize, bytes: &[u8]) {
         let whole = bytes.len() == PAGE_BYTES;
         let page = self
@@ -143,9 +143,9 @@ impl PageCache {
         }
     }
 
-    /// Takes the next run of adjacent dirty pages for write-back, in ascending order from the end
-    /// of the last run, cyclically. Returns the number of the first page and the bytes of all; the
-    /// pages are then leaving.
+    /// Selects the next run of adjacent dirty pages for write-back, in ascending order from the end
+    /// of the previous run, cyclically. Returns the number of the first page and the bytes of all
+    /// pages. The pages are then departing.
     pub(super) fn leave(&mut self, pages_max: usize) -> Option<(u64, Vec<u8>)> {
         let after = self.dirty.range(self.cursor..).next();
         let first = *after.or_else(|| self.dirty.first())?;
@@ -163,7 +163,7 @@ impl PageCache {
         Some((first, bytes))
     }
 
-    /// Marks leaving pages as written; if the write failed, they are dirty again.
+    /// Marks departing pages as written. If the write failed, they become dirty again.
     pub(super) fn left(&mut self, first: u64, count: usize, is_written: bool) {
         for number in first..first + count as u64 {
             let Some(page) = self.pages.get_mut(&number) else { continue };
@@ -180,7 +180,7 @@ impl PageCache {
         self.shrink();
     }
 
-    /// Drops pages in any state; leaving pages are dropped when their write ends.
+    /// Drops pages in any state. Departing pages are dropped when their write ends.
     pub(super) fn forget(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             match self.pages.get_mut(&number) {
@@ -213,9 +213,8 @@ impl PageCache {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: written pages are readable and leave once, in order; only clean pages are dropped,
-    //! when the cache is too full.
-    //! Method: the life of a page by hand.
+    //! Goal: written pages are readable and are written back once, in order; only clean pages are
+    //! dropped, and only if the cache is too full. Method: the states of a page, step by step.
     use super::*;
 
     fn page(byte: u8) -> Vec<u8> {

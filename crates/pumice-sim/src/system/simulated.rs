@@ -12,7 +12,7 @@ use pumice_drive::base::units::{BLOCK_BYTES, transfer_ns};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
 
-/// Bytes that a call fetches and copies at a time, and their pages.
+/// Number of bytes that a call fetches and copies at a time, and their number of pages.
 const COPY_BYTES: usize = 128 << 10;
 const COPY_PAGES: u64 = (COPY_BYTES / PAGE_BYTES) as u64;
 
@@ -20,18 +20,18 @@ const COPY_PAGES: u64 = (COPY_BYTES / PAGE_BYTES) as u64;
 pub struct System {
     drive: SimDrive,
     spec: SystemSpec,
-    /// Time at which the processor is free.
+    /// Time at which the processor becomes free.
     processor_ns: Cell<u64>,
     pub(super) cache: Option<RefCell<PageCache>>,
     /// Notified when pages have arrived or have been written back.
     changed: WaitQueue,
-    /// End of the last read, and of the read-ahead.
+    /// End of the previous read, and of the read-ahead.
     read_end: Cell<u64>,
     ahead_end: Cell<u64>,
-    /// Number of tasks that write back, and of programs that wait for a flush.
+    /// Number of write-back tasks, and number of programs waiting for a flush.
     writers: Cell<u32>,
     flushing: Cell<u32>,
-    /// The error of a page for which no call waited.
+    /// The error of a page that no call was waiting for.
     error: RefCell<Option<Error>>,
 }
 
@@ -59,7 +59,7 @@ impl System {
         })
     }
 
-    /// Returns the runtime of the host and its drive, on virtual time.
+    /// Returns the virtual-time runtime of the host and its drive.
     pub fn runtime(&self) -> &Runtime {
         self.drive.runtime()
     }
@@ -80,7 +80,7 @@ impl System {
         };
         let end = (offset + target.len() as u64).div_ceil(PAGE_BYTES as u64);
         let mut at = offset;
-        // Pages that have arrived are copied while more are read ahead.
+        // Pages that have arrived are copied while more pages are read ahead.
         for part in target.chunks_mut(COPY_BYTES) {
             self.read_ahead(at, part.len() as u64);
             let mut done = 0;
@@ -117,7 +117,7 @@ impl System {
                 let is_full = cache.borrow().dirty_pages() >= dirty_max;
                 (!is_full || self.error.borrow().is_some()).then_some(())
             };
-            // The tasks that write back may have stopped after an error.
+            // The write-back tasks may have stopped after an error.
             self.write_back(dirty_max / 2);
             self.changed.wait_for(has_room).await;
             self.failed()?;
@@ -154,7 +154,7 @@ impl System {
         self.drive.flush().await
     }
 
-    /// Trims the pages that lie completely in a range.
+    /// Trims the pages that are completely within a range.
     ///
     /// # Errors
     /// The errors of the drive.
@@ -167,19 +167,19 @@ impl System {
         self.drive.trim(self.spec.offset_bytes + offset, len).await
     }
 
-    /// Drops all pages that the drive has.
+    /// Drops all pages that are also on the drive.
     pub fn drop_clean(&self) {
         if let Some(cache) = &self.cache {
             cache.borrow_mut().drop_clean();
         }
     }
 
-    /// Returns the error of a page for which no call waited, once.
+    /// Returns the error of a page that no call was waiting for, only once.
     fn failed(&self) -> Result<()> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Occupies the processor for `len_ns`, after earlier calls.
+    /// Keeps the processor busy for `len_ns`, after earlier calls.
     async fn process(&self, len_ns: u64) {
         let now_ns = self.runtime().now_ns();
         let ended_ns = self.processor_ns.get().max(now_ns) + len_ns;
@@ -220,7 +220,7 @@ impl System {
         result
     }
 
-    /// Starts reading the window that follows this read, if the read continues the last one.
+    /// Starts to read the window after this read, if the read continues the previous one.
     fn read_ahead(self: &Rc<Self>, offset: u64, len: u64) {
         let (Some(cache), Some(spec)) = (&self.cache, &self.spec.cache) else { return };
         let goes_on = offset == self.read_end.replace(offset + len) && offset > 0;
@@ -274,7 +274,7 @@ impl System {
         self.cache.as_ref().is_some_and(|cache| cache.borrow().dirty_pages() > pages)
     }
 
-    /// Writes back a run of pages, then further runs while necessary.
+    /// Writes back a run of pages, then further runs as long as necessary.
     async fn write_runs(&self, run: (u64, Vec<u8>), pages: usize) {
         let Some(cache) = &self.cache else { return };
         let command_pages = (self.spec.drive.command_bytes_max / BLOCK_BYTES as u64) as usize;

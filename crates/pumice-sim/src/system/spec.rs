@@ -1,4 +1,4 @@
-//! A simulated system's parameters, and their text form: a drive with conditions.
+//! The parameters of a simulated system, and their text form: a drive with settings.
 
 use crate::drive::SimSpec;
 use crate::drive::cached::{CALL_NS, COPY_BYTES_PER_S, DriveCache};
@@ -7,17 +7,17 @@ use crate::profile::Profile;
 use crate::{Error, Result};
 use pumice_drive::base::units::parse_size;
 
-/// Share of the page cache that may be dirty before writers wait, in percent: Linux's
+/// Share of the page cache that may be dirty before writers wait, in percent. This is Linux's
 /// vm.dirty_ratio.
 const DIRTY_PERCENT: u64 = 20;
 
-/// Bytes of read-ahead: Linux's read_ahead_kb of 128.
+/// Size of the read-ahead window in bytes. This is Linux's read_ahead_kb of 128.
 const READAHEAD_BYTES: u64 = 128 << 10;
 
-/// Smallest page cache: larger than any request.
+/// Minimum size of a page cache, which is larger than any request.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
 
-/// Largest page cache: it is held in memory.
+/// Maximum size of a page cache, which is stored in memory.
 const CACHE_BYTES_MAX: u64 = 16 << 30;
 
 /// Parameters of a page cache.
@@ -27,28 +27,28 @@ pub struct CacheSpec {
     pub cache_bytes: u64,
     /// Share that may be dirty before writers wait, in percent: 1 to 90.
     pub dirty_percent: u64,
-    /// Bytes of read-ahead for a sequential reader; 0 for none.
+    /// Size of the read-ahead window for a sequential reader, in bytes; 0 for no read-ahead.
     pub readahead_bytes: u64,
-    /// Bytes per second that are copied between the cache and a program.
+    /// Rate of copying between the cache and a program, in bytes per second.
     pub copy_bytes_per_s: u64,
 }
 
 /// A host and its drive.
 #[derive(Clone, Debug)]
 pub struct SystemSpec {
-    /// The drive, with the queue depth and the longest command of the host's driver.
+    /// The drive, with the queue depth and the maximum command length of the host's driver.
     pub drive: SimSpec,
-    /// Offset of the target on the drive: a multiple of 512 bytes, such as the 63 sectors before
-    /// the first partition of old partition tables.
+    /// Offset of the target on the drive, a multiple of 512 bytes; for example the 63 sectors
+    /// before the first partition in old partition tables.
     pub offset_bytes: u64,
-    /// Time of a program's call without copying, in ns.
+    /// Duration of a program's call without copying, in ns.
     pub call_ns: u64,
     /// The page cache; `None` for direct I/O.
     pub cache: Option<CacheSpec>,
 }
 
 impl SystemSpec {
-    /// Parses `PROFILE[?KEY=VALUE[&KEY=VALUE..]]`: the name or file of a profile, and conditions:
+    /// Parses `PROFILE[?KEY=VALUE[&KEY=VALUE..]]`: the name or file of a profile, and settings:
     ///
     /// ```text
     /// cache_bytes        page cache, such as 1GiB; without it, calls bypass the page cache
@@ -121,7 +121,7 @@ impl SystemSpec {
             return Err(invalid(format!("{key} requires cache_bytes, the size of the page cache")));
         }
         if let Some(cache) = cached_by {
-            // The other conditions apply to the drive's driver, below the cache.
+            // The other settings apply to the drive's driver, which is below the cache.
             spec.drive = cache.before(spec.drive, StoredSizes::AsWritten)?;
         }
         spec.cache = (cache.cache_bytes > 0).then_some(cache);
@@ -130,7 +130,7 @@ impl SystemSpec {
         Ok(spec)
     }
 
-    /// Returns the profile's name or file from a text for [`SystemSpec::find`].
+    /// Returns the name or file of the profile in a text for [`SystemSpec::find`].
     pub fn profile_of(text: &str) -> &str {
         text.split_once('?').map_or(text, |(profile, _)| profile)
     }
@@ -155,7 +155,7 @@ impl SystemSpec {
                 "cache_bytes must be from 64 MiB to 16 GiB: the cache is held in memory",
             ));
         }
-        // Reads need clean pages, too.
+        // Reads also need clean pages.
         if !(1..=90).contains(&cache.dirty_percent) {
             return Err(invalid("dirty_percent must be from 1 to 90"));
         }

@@ -1,6 +1,6 @@
-//! Goal: a page cache loses no data, makes writers wait and the drive work when required, and takes
-//! the time of calls and copies.
-//! Method: random requests against an array; runs in virtual time against arithmetic.
+//! Goal: a page cache loses no data, makes writers wait and the drive work when necessary, and
+//! includes the durations of calls and copies. Method: random requests compared with an array; runs
+//! in virtual time compared with calculated durations.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::drive::{DesignCounts, SimDesign};
 use pumice_drive::base::Clock;
 use pumice_drive::base::seed::random;
 
-/// A small profile: the drive of the articles on compression.
+/// A small profile: the drive in the published articles on compression.
 const PROFILE: &str = "micro-center-64";
 
 fn system(conditions: &str) -> Rc<System> {
@@ -20,14 +20,14 @@ fn system(conditions: &str) -> Rc<System> {
     Rc::new(System::new(spec).expect("a drive"))
 }
 
-/// Returns the virtual seconds that `work` takes.
+/// Returns the duration of `work` in virtual seconds.
 fn timed<T>(system: &System, work: impl Future<Output = T>) -> (T, f64) {
     let begun_ns = system.runtime().now_ns();
     let result = system.runtime().block_on(work);
     (result, (system.runtime().now_ns() - begun_ns) as f64 / 1e9)
 }
 
-/// Writes `count` records of 4 KiB of noise, one after the other.
+/// Writes `count` records of 4 KiB of noise, one after another.
 async fn write_records(system: &Rc<System>, count: u64) {
     let mut random = random(3);
     let mut record = vec![0; 4096];
@@ -74,7 +74,7 @@ fn every_byte_comes_back_whatever_is_in_between() {
 
 #[test]
 fn writes_are_fast_until_the_allowance_is_dirty() {
-    // 20 % of 64 MiB: 3276 pages. The first pages take calls and copies alone.
+    // 20 % of 64 MiB are 3276 pages. The first pages need only the time of calls and copies.
     let system = system("?cache_bytes=64MiB&call_ns=10000&copy_bytes_per_s=1GB");
     let ((), free_s) = timed(&system, write_records(&system, 1600));
     assert!((free_s / (1600.0 * (10_000.0 + 4096.0) * 1e-9) - 1.0).abs() < 0.01, "{free_s} s");
@@ -82,7 +82,7 @@ fn writes_are_fast_until_the_allowance_is_dirty() {
     let DesignCounts::Log(written) = counts.design else { panic!("{counts:?}") };
     assert_eq!(written.host_bytes, 0, "half of it is not written back yet");
     let ((), many_s) = timed(&system, write_records(&system, 16_000));
-    // 130 MB/s, for all data beyond the allowance.
+    // All data beyond the allowance is written at 130 MB/s.
     assert!(many_s > (16_000.0 - 3276.0) * 4096.0 / 130e6, "{many_s} s: writers wait");
     let (result, flush_s) = timed(&system, system.flush());
     result.expect("no error");

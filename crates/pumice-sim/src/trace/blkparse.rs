@@ -1,13 +1,13 @@
-//! The default output format of blkparse: one event per line.
+//! Parses the default output format of blkparse, with one event per line.
 //!
 //! ```text
 //!   8,0    3       11     0.009507758   697  Q   W 223490 + 8 [kjournald]
 //!   device cpu     number seconds       pid  event rwbs sector + sectors [process]
 //! ```
 //!
-//! An event that queues a request (Q) or issues it to the driver (D) counts, never both: D if the
-//! beginning of the file has D and no Q. All other events, messages, the names of input files, and
-//! the statistics at the end are skipped.
+//! Either the events that queue a request (Q) or those that issue it to the driver (D) are used,
+//! never both: D if the beginning of the file contains D but no Q, otherwise Q. All other events,
+//! messages, the names of input files, and the statistics at the end are skipped.
 //!
 //! Source: blkparse(1), output description.
 
@@ -20,11 +20,11 @@ const SECOND_NS: f64 = 1e9;
 #[derive(Debug)]
 pub(super) struct Blkparse {
     action: &'static str,
-    /// The statistics have begun.
+    /// Whether the statistics have started.
     is_over: bool,
 }
 
-/// The fields before the event-specific ones.
+/// The fields that precede the event-specific ones.
 struct Event<'a> {
     device: &'a str,
     time: &'a str,
@@ -46,7 +46,8 @@ pub(super) fn is_event(line: &str) -> bool {
     event(line).is_some_and(|event| time_ns(event.time, SECOND_NS).is_ok())
 }
 
-/// Returns whether a line is "CPU0 (sda):", "Total (8,0):" or, of a process, "kjournald (697)".
+/// Returns whether a line has the form "CPU0 (sda):", "Total (8,0):" or, for a process, "kjournald
+/// (697)".
 fn heads_statistics(line: &str) -> bool {
     let process = line.strip_suffix(')').and_then(|line| line.rsplit_once(" ("));
     line.ends_with("):") || process.is_some_and(|(_, id)| id.chars().all(|c| c.is_ascii_digit()))
@@ -60,7 +61,7 @@ fn disk(device: &str) -> Option<u32> {
 }
 
 impl Blkparse {
-    /// Chooses the event by the beginning of the file.
+    /// Selects the event type from the beginning of the file.
     pub(super) fn new(beginning: &[u8]) -> Self {
         let text = String::from_utf8_lossy(beginning);
         let has = |action| text.lines().filter_map(event).any(|event| event.action == action);
@@ -102,7 +103,7 @@ impl Blkparse {
             Some('W') => Verb::Write,
             Some('D') => Verb::Trim,
             None => Verb::Flush,
-            // Commands that transfer no data of the disk.
+            // Commands that transfer no disk data.
             _ => return Ok(None),
         };
         if bytes == 0 {

@@ -1,4 +1,4 @@
-//! The two column formats.
+//! Parses the two column formats.
 //!
 //! Source: the README of the MSR Cambridge traces at SNIA's repository (timestamps are Windows
 //! file times, in 100 ns); MQSim's README, section on traces; the DiskSim manual, appendix on
@@ -14,7 +14,7 @@ const TICK_NS: u64 = 100;
 
 const MS_NS: f64 = 1e6;
 
-/// Returns whether the line names the columns, as in some copies of the traces.
+/// Returns whether the line contains the names of the columns, as in some copies of the traces.
 pub(super) fn is_msr_header(line: &str) -> bool {
     line.to_ascii_lowercase().starts_with("timestamp,hostname,")
 }
@@ -58,7 +58,7 @@ pub(super) fn mqsim(line: &str) -> Parsed {
     })
 }
 
-/// Returns at most one more field than any format has, which detects excess fields.
+/// Returns at most one more field than any format has, so that excess fields are detected.
 fn fields<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<&'a str>, String> {
     Ok(parts.map(str::trim).take(8).collect())
 }

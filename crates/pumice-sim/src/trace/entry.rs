@@ -2,13 +2,13 @@
 
 use crate::log_drive::Verb;
 
-/// Longest request in bytes: a longer one is an error (arbitrary).
+/// Maximum request length in bytes. A longer request is an error (arbitrary).
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// Largest offset in bytes: beyond the largest drive that a profile can describe.
+/// Maximum offset in bytes, which is beyond the largest drive that a profile can describe.
 pub(super) const OFFSET_MAX: u64 = 1 << 60;
 
-/// Bytes of a sector, the unit of three of the formats.
+/// Size of a sector in bytes, the unit of three of the formats.
 const SECTOR_BYTES: u64 = 512;
 
 /// A recorded request.
@@ -18,7 +18,7 @@ pub struct Entry {
     pub time_ns: u64,
     /// Kind of the request.
     pub verb: Verb,
-    /// Number of the disk or file; the one requested from the [`Reader`](super::Reader).
+    /// Number of the disk or file, which is the one selected in the [`Reader`](super::Reader).
     pub disk: u32,
     /// Offset in bytes; 0 for a flush.
     pub offset: u64,
@@ -62,7 +62,7 @@ pub(super) fn time_ns(text: &str, unit_ns: f64) -> std::result::Result<u64, Stri
     ns.map(|ns| ns as u64).ok_or_else(|| format!("its time '{}' is invalid", shown(text)))
 }
 
-/// Returns the beginning of a field, for a message.
+/// Returns the beginning of a field for a message.
 pub(super) fn shown(text: &str) -> String {
     let plain = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().take(24).map(plain).collect()

@@ -1,4 +1,4 @@
-//! The formats of traces, their names and how they are detected.
+//! The formats of traces, their names, and their detection.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use super::{blkparse, columns, iolog};
 /// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// CSV of Microsoft Research Cambridge, as SNIA distributes it.
+    /// The CSV format of Microsoft Research Cambridge, as distributed by SNIA.
     Msr,
-    /// Five columns of MQSim and DiskSim.
+    /// The five columns used by MQSim and DiskSim.
     Mqsim,
-    /// Text of blkparse in its default format.
+    /// The default text format of blkparse.
     Blkparse,
-    /// fio's log of version 2 or 3.
+    /// fio's log, version 2 or 3.
     Iolog,
 }
 
@@ -22,7 +22,7 @@ impl Format {
     /// All formats.
     pub const ALL: [Self; 4] = [Self::Msr, Self::Mqsim, Self::Blkparse, Self::Iolog];
 
-    /// Returns the name of the format on the command line.
+    /// Returns the name of the format for the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Msr => "msr",

@@ -1,4 +1,4 @@
-//! The log that fio writes with `write_iolog`, versions 2 and 3.
+//! Parses the log that fio writes with `write_iolog`, versions 2 and 3.
 //!
 //! ```text
 //! fio version 2 iolog            fio version 3 iolog
@@ -8,19 +8,19 @@
 //! FILE wait MICROSECONDS 0
 //! ```
 //!
-//! Actions on files are skipped, and files are numbered in order of appearance. A wait counts from
-//! the previous one. `sync` and `datasync` are flushes.
+//! Actions on files are skipped, and files are numbered in order of appearance. A wait is relative
+//! to the previous one. `sync` and `datasync` are treated as flushes.
 //!
-//! Source: fio's documentation, "Trace file format v2" and "v3"; version 3 counts time in
-//! microseconds since the job began, as fio of 2024 writes it.
+//! Source: fio's documentation, "Trace file format v2" and "v3". Times in version 3 are in
+//! microseconds since the start of the job, as written by fio of 2024.
 
 use super::entry::{Entry, number, shown};
 use crate::log_drive::Verb;
 
-/// Maximum number of distinct files; more are an error.
+/// Maximum number of distinct files. More are an error.
 const FILES_MAX: usize = 1024;
 
-/// Maximum length of a file's name, in bytes.
+/// Maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
 const MICROSECOND_NS: u64 = 1000;
@@ -28,14 +28,14 @@ const MICROSECOND_NS: u64 = 1000;
 /// Parser state.
 #[derive(Debug, Default)]
 pub(super) struct Iolog {
-    /// 2 or 3, after the first line.
+    /// Version 2 or 3, known after the first line.
     version: Option<u32>,
     files: Vec<String>,
     /// Sum of the waits so far.
     now_ns: u64,
 }
 
-/// Returns the version that a first line announces.
+/// Returns the version declared in the first line.
 pub(super) fn version(line: &str) -> Option<u32> {
     match line.trim() {
         "fio version 2 iolog" => Some(2),

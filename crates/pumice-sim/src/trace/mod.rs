@@ -1,4 +1,4 @@
-//! Recorded requests, read line by line from files of any length.
+//! Recorded requests, read line by line from files of arbitrary length.
 //!
 //! | format | a line | time |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | `blkparse` | default output of blkparse: events Q, or D if there are no Q | s |
 //! | `iolog` | fio's log: file, action, offset, length; version 3 begins with the time | us |
 //!
-//! A sector has 512 bytes. If a trace has several disks, one is read: the first that occurs, or the
-//! requested one. Parsing a line allocates nothing except the names of an iolog's files, whose
-//! number is limited; a line may have at most 64 KiB.
+//! A sector has 512 bytes. If a trace contains several disks, only one is read: the selected one,
+//! or otherwise the first that occurs. Parsing a line allocates nothing except for the file names
+//! of an iolog, whose number is limited. A line may have at most 64 KiB.
 
 mod blkparse;
 mod columns;

@@ -9,21 +9,21 @@ use super::format::Format;
 use super::iolog::Iolog;
 use crate::{Error, Result};
 
-/// Longest line in bytes (arbitrary: lines of all formats are far shorter).
+/// Maximum line length in bytes (arbitrary: lines of all formats are far shorter).
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Options of a trace reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Format; detected from the beginning of the trace if absent.
+    /// Format; if absent, it is detected from the beginning of the trace.
     pub format: Option<Format>,
-    /// Whether lines that cannot be parsed are counted instead of returned as an error.
+    /// Whether lines that cannot be parsed are counted rather than reported as an error.
     pub skips_bad: bool,
-    /// Number of the disk to read; the first that occurs if absent.
+    /// Number of the disk to read; if absent, the first that occurs.
     pub disk: Option<u32>,
 }
 
-/// Lines and requests that were skipped so far.
+/// Numbers of lines and requests skipped so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Lines that could not be parsed.
@@ -53,10 +53,10 @@ enum Parser {
 }
 
 impl<R: Read> Reader<R> {
-    /// Creates a reader at the beginning of `source`, which it reads in units of 64 KiB.
+    /// Creates a reader at the beginning of `source`, which is read in units of 64 KiB.
     ///
     /// # Errors
-    /// `InvalidInput` if the format is neither given nor detected; `Io`.
+    /// `InvalidInput` if the format is neither specified nor detected; `Io`.
     pub fn new(source: R, options: Options) -> Result<Self> {
         let mut source = BufReader::with_capacity(LINE_BYTES_MAX, source);
         let beginning = source
@@ -93,7 +93,7 @@ impl<R: Read> Reader<R> {
         self.left_out
     }
 
-    /// Returns the number of the line that was read last, from 1.
+    /// Returns the number of the last line read, starting at 1.
     pub fn line_number(&self) -> u64 {
         self.line_number
     }
@@ -145,7 +145,7 @@ impl<R: Read> Reader<R> {
         ))
     }
 
-    /// Reads the next line. Returns whether it was short enough, or `None` at the end.
+    /// Reads the next line. Returns whether its length was within the limit, or `None` at the end.
     fn read_line(&mut self) -> Result<Option<bool>> {
         let failed = |error| Error::Io { what: "cannot read".into(), source: error };
         self.line.clear();
@@ -164,8 +164,8 @@ impl<R: Read> Reader<R> {
         Ok(Some(false))
     }
 
-    /// Parses the line. Returns a request, `None` for a line without one, or the reason for an
-    /// error.
+    /// Parses the line. Returns a request, `None` for a line without a request, or the reason for
+    /// an error.
     fn parse(&mut self) -> std::result::Result<Option<Entry>, String> {
         let line = str::from_utf8(&self.line).map_err(|_| "not valid UTF-8".to_owned())?.trim();
         if line.is_empty() {

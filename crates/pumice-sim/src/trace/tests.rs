@@ -1,7 +1,6 @@
-//! Goal: every field of every format is parsed correctly, errors name their line, and no input
-//! makes the reader panic.
-//! Method: samples written by hand in the form of published traces; broken lines; random bytes and
-//! samples with random bytes in them.
+//! Goal: every field of every format is parsed correctly, errors contain their line number, and no
+//! input causes a panic. Method: samples written by hand in the format of published traces;
+//! malformed lines; random bytes, and samples with random bytes inserted.
 
 use rand::RngExt;
 

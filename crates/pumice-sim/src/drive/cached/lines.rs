@@ -1,5 +1,5 @@
-//! The lines of a cache: which are present, which are newer than the slow drive's, and which are in
-//! use. The module knows no time and never waits.
+//! The lines of a cache: which are present, which are newer than on the slow drive, and which are
+//! in use. The module is independent of time and never waits.
 //!
 //! ```text
 //! absent -> taken -> clean -> dirty -> leaving -> clean
@@ -24,21 +24,21 @@ enum Lock {
 #[derive(Debug)]
 pub(super) struct Lines {
     lines_max: u32,
-    /// Place in the cache of each present line.
+    /// Position in the cache of each present line.
     places: HashMap<u64, u32>,
-    /// Places that were given up, and the first that was never used.
+    /// Positions that were released, and the first one that was never used.
     free: Vec<u32>,
     unused: u32,
-    /// Least recently used first.
+    /// Clean lines, least recently used first.
     clean: LinkedHashSet<u64>,
-    /// Epoch in which each line became dirty.
+    /// Epoch in which each dirty line became dirty.
     dirty: BTreeMap<u64, u64>,
     leaving: HashMap<u64, u64>,
-    /// Dirty and leaving lines of each epoch.
+    /// Number of dirty and departing lines in each epoch.
     epochs: BTreeMap<u64, usize>,
     epoch: u64,
     locks: HashMap<u64, Lock>,
-    /// Line at which the next write-back begins.
+    /// Line at which the next write-back starts.
     cursor: u64,
 }
 
@@ -60,12 +60,12 @@ impl Lines {
         }
     }
 
-    /// Returns the place of a line in the cache.
+    /// Returns the position of a line in the cache.
     pub(super) fn place(&self, line: u64) -> Option<u32> {
         self.places.get(&line).copied()
     }
 
-    /// Returns the present lines of a range, in no order.
+    /// Returns the present lines in a range, in arbitrary order.
     pub(super) fn within(&self, range: &Range<u64>) -> Vec<u64> {
         if range.end.saturating_sub(range.start) > self.places.len() as u64 {
             return self.places.keys().copied().filter(|line| range.contains(line)).collect();
@@ -73,8 +73,8 @@ impl Lines {
         range.clone().filter(|line| self.places.contains_key(line)).collect()
     }
 
-    /// Locks lines, or none of them if one is already in conflicting use. Returns whether they are
-    /// locked.
+    /// Locks all of these lines, or none of them if any has a conflicting use. Returns whether they
+    /// were locked.
     pub(super) fn lock(&mut self, lines: impl Iterator<Item = u64> + Clone, shared: bool) -> bool {
         let is_free = |line| match self.locks.get(&line) {
             None => true,
@@ -107,16 +107,16 @@ impl Lines {
         }
     }
 
-    /// Marks a clean line as the most recently used.
+    /// Marks a clean line as most recently used.
     pub(super) fn touch(&mut self, line: u64) {
         if self.clean.contains(&line) {
             self.clean.insert(line);
         }
     }
 
-    /// Takes a place for a line that is absent and locked: a free place, or the place of the least
-    /// recently used line that is clean and not in use. [`Lines::put`] or [`Lines::forget`]
-    /// follows.
+    /// Allocates a position for a line that is absent and locked: a free position, or that of the
+    /// least recently used line that is clean and not in use. The caller must then call
+    /// [`Lines::put`] or [`Lines::forget`].
     pub(super) fn take(&mut self, line: u64) -> Option<u32> {
         let place = if let Some(place) = self.free.pop() {
             place
@@ -133,7 +133,8 @@ impl Lines {
         Some(place)
     }
 
-    /// Notes that the cache has the newest content of a line, and whether the slow drive lacks it.
+    /// Records that the cache has the newest contents of a line, and whether the slow drive lacks
+    /// them.
     pub(super) fn put(&mut self, line: u64, is_dirty: bool) {
         if !is_dirty {
             if !self.dirty.contains_key(&line) && !self.leaving.contains_key(&line) {
@@ -148,7 +149,7 @@ impl Lines {
         }
     }
 
-    /// Removes a line that is not leaving.
+    /// Removes a line that is not being written back.
     pub(super) fn forget(&mut self, line: u64) {
         self.clean.remove(&line);
         if let Some(epoch) = self.dirty.remove(&line) {
@@ -162,13 +163,12 @@ impl Lines {
         self.dirty.len() + self.leaving.len()
     }
 
-    /// Returns whether a line is on its way to the slow drive.
+    /// Returns whether a line is being written back to the slow drive.
     pub(super) fn is_leaving(&self, line: u64) -> bool {
         self.leaving.contains_key(&line)
     }
 
-    /// Begins an epoch. Returns the one before it, which has ended when
-    /// [`Lines::epoch_is_over`].
+    /// Starts an epoch. Returns the previous one, which has ended when [`Lines::epoch_is_over`].
     pub(super) fn next_epoch(&mut self) -> u64 {
         self.epoch += 1;
         self.epoch - 1
@@ -184,8 +184,8 @@ impl Lines {
         self.dirty.keys().any(|line| self.locks.get(line) != Some(&Lock::Exclusive))
     }
 
-    /// Returns the next dirty lines in ascending order, adjacent and at most `lines_max`; from then
-    /// on, they are leaving and in shared use. [`Lines::left`] follows.
+    /// Returns the next dirty lines in ascending order, adjacent and at most `lines_max`. They are
+    /// then departing and in shared use. The caller must then call [`Lines::left`].
     pub(super) fn leave(&mut self, lines_max: u64) -> Option<Range<u64>> {
         let locks = &self.locks;
         let is_idle = |line: &&u64| locks.get(*line) != Some(&Lock::Exclusive);
@@ -207,7 +207,7 @@ impl Lines {
         Some(first..end)
     }
 
-    /// Ends the way of lines to the slow drive, which has them if `has_arrived`.
+    /// Ends the write-back of lines. With `has_arrived`, the slow drive has them.
     pub(super) fn left(&mut self, lines: Range<u64>, has_arrived: bool) {
         for line in lines {
             let Some(epoch) = self.leaving.remove(&line) else { continue };

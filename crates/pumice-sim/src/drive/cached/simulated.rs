@@ -14,34 +14,34 @@ use crate::{Error, Result};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
 
-/// Most concurrent reads whose lines are on their way into the cache; the lines of further reads do
-/// not enter it (arbitrary).
+/// Maximum number of concurrent reads whose lines are being added to the cache; the lines of
+/// further reads bypass it (arbitrary).
 const FILLS_MAX: u32 = 64;
 
-/// Runs of lines that are written back together (arbitrary: the number of NCQ tags).
+/// Number of runs of lines that are written back together (arbitrary: the number of NCQ tags).
 const RUNS: usize = 32;
 
 /// Counters of a cache since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
-    /// Lines that reads requested.
+    /// Lines requested by reads.
     pub lines_read: u64,
-    /// Requested lines that the cache had.
+    /// Requested lines that were in the cache.
     pub lines_hit: u64,
-    /// Lines that writes addressed.
+    /// Lines addressed by writes.
     pub lines_written: u64,
-    /// Lines of writes that went past the cache.
+    /// Lines of writes that bypassed the cache.
     pub lines_past: u64,
     /// Lines written back to the slow drive.
     pub lines_written_back: u64,
-    /// Bytes that the cache has and the slow drive does not.
+    /// Bytes that are in the cache but not on the slow drive.
     pub dirty_bytes: u64,
     /// Maximum of `dirty_bytes` at any time.
     pub dirty_bytes_max: u64,
 }
 
 impl CacheCounts {
-    /// Returns the counts since `before`; the dirty bytes and their maximum are the present ones.
+    /// Returns the counts since `before`. The dirty bytes and their maximum are the current ones.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             lines_read: self.lines_read - before.lines_read,
@@ -54,7 +54,7 @@ impl CacheCounts {
     }
 }
 
-/// A slow drive with a fast one as its cache.
+/// A slow drive with a fast drive as its cache.
 pub(crate) struct Cached {
     pub(super) fast: SimDrive,
     pub(super) slow: SimDrive,
@@ -68,16 +68,16 @@ pub(crate) struct Cached {
     counts: Cell<CacheCounts>,
     /// Notified when lines are no longer in use or have been written back.
     changed: WaitQueue,
-    /// Reads whose lines are on their way into the cache.
+    /// Number of reads whose lines are being added to the cache.
     fills: Cell<u32>,
     is_writing_back: Cell<bool>,
     /// Number of flushes that wait for the write-back.
     flushing: Cell<u32>,
-    /// The error of a write-back, for which no request waited.
+    /// The error of a write-back that no request was waiting for.
     error: RefCell<Option<Error>>,
 }
 
-/// Lines in use, until dropped.
+/// Lines in use until this is dropped.
 struct Held {
     cached: Rc<Cached>,
     lines: Range<u64>,
@@ -92,17 +92,17 @@ impl Drop for Held {
     }
 }
 
-/// The destination of one part of a write; positions are in the write's data.
+/// The destination of one part of a write; offsets are relative to the write's data.
 enum Put {
-    /// A part of a present line, or a whole line, to its place.
+    /// A part of a present line, or a whole line, is written to its position in the cache.
     Place { line: u64, place: u32, within: usize, from: usize, to: usize },
-    /// A part of a line that is absent: the rest is brought first.
+    /// A part of an absent line; the rest is fetched first.
     Merge { line: u64, place: u32, within: usize, from: usize, to: usize },
-    /// To the slow drive only.
+    /// Written only to the slow drive.
     Past { from: usize, to: usize },
 }
 
-/// Adjacent parts of a read that are in the cache, or are not.
+/// Adjacent parts of a read that are all in the cache, or all absent.
 enum Get {
     Place { place: u32, within: usize, len: usize },
     Absent { lines: Range<u64>, len: usize },
@@ -112,8 +112,8 @@ impl Cached {
     /// Creates an empty drive with an empty cache.
     ///
     /// # Errors
-    /// The errors of [`SimDrive::new`]; `InvalidInput` for a cache without lines or beyond its
-    /// drive.
+    /// The errors of [`SimDrive::new`]; `InvalidInput` for a cache that has no lines or is larger
+    /// than its drive.
     pub(crate) fn new(spec: &CachedSpec, runtime: &Runtime) -> Result<Rc<Self>> {
         let CachedSpec { line_bytes, size_bytes, write_back, is_volatile, .. } = *spec;
         let lines_max = u32::try_from(size_bytes / line_bytes.max(1)).unwrap_or(u32::MAX);
@@ -140,7 +140,7 @@ impl Cached {
         }))
     }
 
-    /// Returns the counters of the cache, of its drive and of the slow drive.
+    /// Returns the counters of the cache, of the cache's drive and of the slow drive.
     pub(crate) fn counts(&self) -> (CacheCounts, SimCounts, SimCounts) {
         let dirty_bytes = self.lines.borrow().dirty_lines() as u64 * self.line_bytes;
         let counts = CacheCounts { dirty_bytes, ..self.counts.get() };
@@ -190,7 +190,7 @@ impl Cached {
         Ok(())
     }
 
-    /// Makes all earlier writes durable: see the module.
+    /// Makes all earlier writes durable; see the module documentation.
     ///
     /// # Errors
     /// The errors of both drives, and of an earlier write-back.
@@ -213,10 +213,10 @@ impl Cached {
         self.slow.flush().await
     }
 
-    /// Trims a range. Lines that lie completely in it leave the cache.
+    /// Trims a range. Lines that are completely within it are removed from the cache.
     ///
     /// # Errors
-    /// The errors of the slow drive; the cache is then unchanged.
+    /// The errors of the slow drive. The cache is unchanged in this case.
     pub(crate) async fn trim(self: &Rc<Self>, offset: u64, len: u64) -> Result<()> {
         let covered = offset.div_ceil(self.line_bytes)..(offset + len) / self.line_bytes;
         let lock = || {
@@ -243,8 +243,8 @@ impl Cached {
         offset / self.line_bytes..(offset + len).div_ceil(self.line_bytes)
     }
 
-    /// Waits until lines are free for a request: shared, for a read whose lines are all present,
-    /// otherwise exclusively.
+    /// Waits until lines are available to a request. They are shared if a read finds all of them in
+    /// the cache; otherwise they are exclusive.
     async fn hold(self: &Rc<Self>, lines: Range<u64>, is_read: bool) -> Held {
         let lock = || {
             let mut known = self.lines.borrow_mut();
@@ -277,7 +277,7 @@ impl Cached {
         gets
     }
 
-    /// Reads one part of a read at `at`. Returns the lines that were brought for it, if any.
+    /// Reads one part of a read at `at`. Returns the lines that were fetched for it, if any.
     async fn get(&self, get: &Get, at: u64, target: &mut [u8]) -> Result<Option<(u64, Vec<u8>)>> {
         match get {
             Get::Place { place, within, .. } => {
@@ -293,7 +293,7 @@ impl Cached {
         }
     }
 
-    /// Reads whole lines from the slow drive, the last one up to the end of the disk.
+    /// Reads whole lines from the slow drive; the last one may end at the end of the disk.
     async fn bring(&self, lines: Range<u64>) -> Result<Vec<u8>> {
         let from = lines.start * self.line_bytes;
         let to = (lines.end * self.line_bytes).min(self.size_bytes);
@@ -302,7 +302,7 @@ impl Cached {
         Ok(bytes)
     }
 
-    /// Puts lines into the cache that a read has brought and has in exclusive use.
+    /// Adds lines to the cache that a read has fetched and holds exclusively.
     async fn fill(self: Rc<Self>, held: Held, brought: Vec<(u64, Vec<u8>)>) {
         for (first, bytes) in &brought {
             let chunks = (*first..).zip(bytes.chunks(self.line_bytes as usize));
@@ -311,14 +311,14 @@ impl Cached {
                 Some(self.place(line, place, 0, bytes, true, false))
             });
             let jobs: Vec<_> = jobs.collect();
-            // A line that could not be kept is read again.
+            // A line that could not be stored will be read again.
             let _ = try_join_all(jobs).await;
         }
         self.fills.set(self.fills.get() - 1);
         drop(held);
     }
 
-    /// Puts written data into the cache; with write-back, data without room there goes to the slow
+    /// Writes data to the cache. With write-back, data that finds no space there goes to the slow
     /// drive.
     async fn put(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let jobs = self.puts(offset, bytes.len() as u64);
@@ -343,8 +343,8 @@ impl Cached {
         try_join_all(jobs).await.map(drop)
     }
 
-    /// Returns the parts of a write with their destinations, and counts its lines. Takes their
-    /// places.
+    /// Returns the parts of a write with their destinations, allocates their positions, and counts
+    /// the lines.
     fn puts(&self, offset: u64, len: u64) -> Vec<Put> {
         let (mut lines, mut counts) = (self.lines.borrow_mut(), self.counts.get());
         let (mut puts, mut from) = (Vec::new(), 0);
@@ -374,8 +374,8 @@ impl Cached {
         puts
     }
 
-    /// Writes a part of a line to its place, and notes that it is present; a new line is forgotten
-    /// if that fails.
+    /// Writes a part of a line to its position and marks the line as present. If this fails, a new
+    /// line is discarded.
     async fn place(
         &self,
         line: u64,
@@ -400,7 +400,7 @@ impl Cached {
         written
     }
 
-    /// Returns whether `len` bytes are all of a line: the last one ends with the disk.
+    /// Returns whether `len` bytes are a whole line. The last line ends at the end of the disk.
     fn is_whole(&self, line: u64, len: usize) -> bool {
         len as u64 == self.line_bytes.min(self.size_bytes - line * self.line_bytes)
     }
@@ -409,7 +409,7 @@ impl Cached {
         u64::from(place) * self.line_bytes
     }
 
-    /// Returns the error of a write-back, once.
+    /// Returns the error of a write-back, only once.
     fn failed(&self) -> Result<()> {
         self.error.take().map_or(Ok(()), Err)
     }
@@ -420,14 +420,14 @@ impl Cached {
         self.error.borrow().is_none() && self.lines.borrow().dirty_lines() > limit
     }
 
-    /// Begins to write lines back, if too many are dirty.
+    /// Starts a write-back if too many lines are dirty.
     fn begin_write_back(self: &Rc<Self>) {
         if self.is_wanted() && !self.is_writing_back.replace(true) {
             self.runtime.spawn(Rc::clone(self).write_lines_back());
         }
     }
 
-    /// Writes lines back while necessary.
+    /// Writes lines back as long as necessary.
     async fn write_lines_back(self: Rc<Self>) {
         let run_lines = (self.slow.spec().command_bytes_max / self.line_bytes).max(1);
         while self.is_wanted() {
@@ -462,7 +462,8 @@ impl Cached {
         self.is_writing_back.set(false);
     }
 
-    /// Copies leaving lines from the cache to the slow drive. They are in use until they were read.
+    /// Copies departing lines from the cache to the slow drive. They are in use until they have
+    /// been read.
     async fn write_run(self: &Rc<Self>, lines: Range<u64>) -> Result<()> {
         let held = Held { cached: Rc::clone(self), lines: lines.clone() };
         let from = lines.start * self.line_bytes;

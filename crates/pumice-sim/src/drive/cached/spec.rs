@@ -10,40 +10,42 @@ use crate::{Error, Result};
 use pumice_drive::base::units::{format_size_exact, parse_size};
 use pumice_drive::codec::Codec;
 
-/// Default and minimum bytes of a line.
+/// Default and minimum line size in bytes.
 const LINE_BYTES: u64 = 4 << 10;
 
-/// Most bytes of a line.
+/// Maximum line size in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Most lines of a cache: each takes about 100 bytes of memory.
+/// Maximum number of lines in a cache. Each needs about 100 bytes of memory.
 const LINES_MAX: u64 = 16 << 20;
 
-/// Bytes per second of a card with memory: eight lanes of PCIe 1.x, 2 GB/s, less headers (a guess).
+/// Transfer rate of a card with memory, in bytes per second: eight lanes of PCIe 1.x, 2 GB/s, less
+/// headers (a guess).
 const CARD_BYTES_PER_S: u64 = 1_600_000_000;
 
-/// Time that the firmware of such a card takes for a command, in ns (a guess).
+/// Time that the firmware of such a card needs for a command, in ns (a guess).
 const CARD_NS: u64 = 10_000;
 
-/// Commands that a cache and its drive can have in flight together: more than any host sends.
+/// Maximum number of commands in flight for a cache and its drive together: more than any host
+/// sends.
 const DEPTH: u32 = 1024;
 
-/// Time of a call without copying, in ns, where there is a page cache (a guess).
+/// Duration of a call without copying, in ns, with a page cache (a guess).
 pub(crate) const CALL_NS: u64 = 1_500;
 
-/// Bytes per second that are copied between a program and the page cache (a guess, for memory of
-/// 2010).
+/// Rate of copying between a program and the page cache, in bytes per second (a guess, for memory
+/// of 2010).
 pub(crate) const COPY_BYTES_PER_S: u64 = 3_000_000_000;
 
-/// No limit, in bytes per second.
+/// A rate without a practical limit, in bytes per second.
 const UNLIMITED: u64 = 1_000_000_000_000_000;
 
 /// The medium of a cache.
 #[derive(Clone, Debug, PartialEq)]
 enum Medium {
-    /// Memory of the host.
+    /// Host memory.
     Ram,
-    /// Memory with a battery on a card.
+    /// Battery-backed memory on a card.
     RamCard,
     /// A drive.
     Drive(Box<Profile>),
@@ -53,9 +55,9 @@ enum Medium {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DriveCache {
     medium: Medium,
-    /// Size in bytes: whole lines.
+    /// Size in bytes, a multiple of the line size.
     pub size_bytes: u64,
-    /// Bytes of a line: a power of two from 4 KiB to 64 KiB.
+    /// Line size in bytes: a power of two from 4 KiB to 64 KiB.
     pub line_bytes: u64,
     /// Whether a write is acknowledged when only the cache has it.
     pub write_back: bool,
@@ -64,23 +66,23 @@ pub struct DriveCache {
 /// A drive with a cache in front.
 #[derive(Clone, Debug)]
 pub struct CachedSpec {
-    /// The drive that is the cache.
+    /// The drive used as the cache.
     pub fast: SimSpec,
     /// The drive that eventually has all data.
     pub slow: SimSpec,
-    /// Size of the cache in bytes: whole lines, within the fast drive.
+    /// Size of the cache in bytes, a multiple of the line size that does not exceed the fast drive.
     pub size_bytes: u64,
-    /// Bytes of a line.
+    /// Line size in bytes.
     pub line_bytes: u64,
     /// Whether a write is acknowledged when only the cache has it.
     pub write_back: bool,
-    /// Whether the cache is empty after a loss of power.
+    /// Whether the cache is empty after a power loss.
     pub is_volatile: bool,
 }
 
 impl DriveCache {
-    /// Parses `NAME:SIZE[:write-back][:LINE]`: the name of a profile, `ram` or `ram-card`, the size
-    /// of the cache, and the size of a line.
+    /// Parses `NAME:SIZE[:write-back][:LINE]`: the name of a profile, `ram` or `ram-card`; the
+    /// cache size; and the line size.
     ///
     /// # Errors
     /// `InvalidInput` for anything else; the errors of [`Profile::find`].
@@ -142,13 +144,13 @@ impl DriveCache {
         }
     }
 
-    /// Returns whether the cache is empty after a loss of power.
+    /// Returns whether the cache is empty after a power loss.
     pub fn is_volatile(&self) -> bool {
         self.medium == Medium::Ram
     }
 
-    /// Returns a drive with this cache in front. If the cache compresses, it stores data according
-    /// to `stored`; [`StoredSizes::AsWritten`] to compress the data itself.
+    /// Returns a drive with this cache in front. If the cache compresses, `stored` determines the
+    /// stored sizes; with [`StoredSizes::AsWritten`], the data itself is compressed.
     ///
     /// # Errors
     /// The errors of [`SimSpec::of`].
@@ -182,7 +184,7 @@ impl fmt::Display for DriveCache {
     }
 }
 
-/// Returns a front that takes no time.
+/// Returns a front end that takes no time.
 fn passing() -> FrontSpec {
     FrontSpec {
         read_bytes_per_s: UNLIMITED,
@@ -197,7 +199,7 @@ fn passing() -> FrontSpec {
     }
 }
 
-/// Returns a drive of memory.
+/// Returns a memory drive.
 fn memory(size_bytes: u64, bytes_per_s: u64, command_ns: u64) -> SimSpec {
     let front = FrontSpec {
         read_bytes_per_s: bytes_per_s,

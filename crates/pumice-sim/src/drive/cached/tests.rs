@@ -1,6 +1,6 @@
-//! Goal: a cache never returns a byte that the host did not write, takes the time of the drives
-//! that it uses, and keeps the data that its kind promises after a flush.
-//! Method: random requests of several tasks against an array; runs in virtual time; counters.
+//! Goal: a cache never returns a byte that the host did not write, its durations are those of the
+//! drives that it uses, and after a flush it retains the data that its type guarantees. Method:
+//! random requests from several tasks, compared with an array; runs in virtual time; counters.
 
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ fn drive(slow: &str, cache: &str) -> SimDrive {
     SimDrive::new(spec(slow, cache)).expect("a drive")
 }
 
-/// Returns the cache itself, so that its drives can be examined.
+/// Returns the cache itself, which allows examining its drives.
 fn cached(slow: &str, cache: &str) -> (Rc<Cached>, Runtime) {
     let SimDesign::Cached(spec) = spec(slow, cache).design else { panic!("no cache") };
     let runtime = Runtime::simulated();
@@ -39,14 +39,14 @@ fn counts(drive: &SimDrive) -> CacheCounts {
     counts
 }
 
-/// Returns the virtual ns that `work` takes.
+/// Returns the duration of `work` in virtual ns.
 fn timed<T>(runtime: &Runtime, work: impl Future<Output = Result<T>>) -> u64 {
     let begun_ns = runtime.now_ns();
     runtime.block_on(work).expect("no error");
     runtime.now_ns() - begun_ns
 }
 
-/// Reads and writes `requests` times in a range that no other task touches.
+/// Performs `requests` reads and writes in a range that no other task uses.
 async fn use_range(drive: &SimDrive, from: u64, bytes: usize, seed: u64, requests: u32) {
     let (mut random, mut array) = (random(seed), vec![0u8; bytes]);
     for step in 0..requests {
@@ -129,7 +129,7 @@ fn the_least_recently_used_line_makes_room() {
 #[test]
 fn write_through_waits_for_the_drive_and_write_back_does_not() {
     let write = |cache| {
-        // No cache of its own, so that each write waits for a merge.
+        // Without a separate cache, so that each write waits for a merge.
         let drive = drive("jmicron-jmf602b", cache);
         let ns = timed(drive.runtime(), async {
             for number in 0..20 {

@@ -1,4 +1,4 @@
-//! The path of a frame: into the open segment of its stream, to the map, to the flash.
+//! The path of a frame: to the open segment of its stream, to the map, and to the flash.
 
 #[cfg(test)]
 use super::tests;
@@ -71,7 +71,7 @@ impl LogFtl {
             self.frames.set(lba, bytes);
         }
         if end / self.layout.row_bytes > self.open[stream].as_ref().map_or(0, |open| open.rows) {
-            // The bytes after the end of the row belong to this frame.
+            // The bytes beyond the end of the row belong to this frame.
             let is_host = matches!(cause, Cause::Host | Cause::Rewritten);
             let beyond = if is_host { end % self.layout.row_bytes } else { 0 };
             self.hand_on_rows(stream, self.accepted_bytes - u64::from(beyond));
@@ -79,7 +79,7 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Ensures that a stream has an open segment with room for `bytes`. The host and a rebuild
+    /// Ensures that a stream has an open segment with space for `bytes`. The host and a rebuild
     /// always leave one free segment for moved data.
     fn make_room(&mut self, stream: usize, cause: Cause, bytes: u32) -> Result<()> {
         loop {
@@ -94,7 +94,7 @@ impl LogFtl {
                 continue;
             }
             self.seal(stream);
-            // Cold data goes to the most worn blocks, so that these rest.
+            // Cold data goes to the most worn blocks, which are then rarely erased.
             let which = if cause == Cause::Leveled { Worn::Most } else { Worn::Least };
             let Some(segment) = self.segments.open(which, self.faults.dead_count()) else {
                 let what = "no segment is free for moved data";
@@ -107,7 +107,7 @@ impl LogFtl {
         }
     }
 
-    /// Moves the end of an open segment beyond the holes that a frame of `bytes` would touch.
+    /// Moves the end of an open segment past the holes that a frame of `bytes` would overlap.
     fn skip_holes(&mut self, stream: usize, bytes: u32) {
         if self.faults.dead_count() == 0 {
             return;
@@ -129,14 +129,14 @@ impl LogFtl {
         }
     }
 
-    /// Fills the current row of an open segment, and issues it.
+    /// Pads the current row of an open segment, and issues it.
     pub(super) fn pad_row(&mut self, stream: usize) -> u32 {
         let Some(open) = &self.open[stream] else { return 0 };
         let end = open.offset.next_multiple_of(self.layout.row_bytes);
         self.pad_to(stream, end)
     }
 
-    /// Fills an open segment up to `end`, except for holes. Returns the bytes of padding.
+    /// Pads an open segment up to `end`, except for holes. Returns the number of bytes of padding.
     fn pad_to(&mut self, stream: usize, end: u32) -> u32 {
         let Some(open) = &mut self.open[stream] else { return 0 };
         let row_bytes = self.layout.row_bytes;
@@ -155,17 +155,18 @@ impl LogFtl {
         padding
     }
 
-    /// Seals the segment of a stream, after padding the rest.
+    /// Pads the rest of a stream's segment, and seals the segment.
     fn seal(&mut self, stream: usize) {
         let Some(open) = &self.open[stream] else { return };
         let rest = self.layout.segment_bytes - open.offset;
         self.pad_to(stream, self.layout.segment_bytes);
         self.assert_bytes_add_up();
-        // Space too short for a frame is not reclaimable: a new segment wastes the same amount.
+        // Space too short for a frame cannot be reclaimed: a new segment wastes the same amount.
         self.close(stream, self.layout.segment_bytes - rest);
     }
 
-    /// Seals the segment of a stream where it ends now, between two rows: a part of it has failed.
+    /// Seals the segment of a stream at its current end, between two rows, because a part of it has
+    /// failed.
     pub(super) fn cut(&mut self, stream: usize) {
         self.close(stream, self.layout.segment_bytes);
     }
@@ -179,7 +180,8 @@ impl LogFtl {
         self.segments.seal(open.segment, used_bytes, open.rows, lbas);
     }
 
-    /// Asserts that every byte has a cause, and is in an issued row or waits in an incomplete one.
+    /// Asserts that every byte has a cause, and is in an issued row or waiting in an incomplete
+    /// one.
     fn assert_bytes_add_up(&self) {
         let row_bytes = self.layout.row_bytes;
         let waiting = self.open.iter().flatten().map(|open| open.offset - open.rows * row_bytes);
@@ -188,7 +190,7 @@ impl LogFtl {
     }
 
     /// Issues the full rows and the parity rows that follow them. The host's bytes up to `covered`
-    /// are in these rows or earlier ones.
+    /// are in these rows or in earlier ones.
     pub(super) fn hand_on_rows(&mut self, stream: usize, covered: u64) {
         let Some(open) = &mut self.open[stream] else { return };
         let covered = (stream == 0).then_some(covered);

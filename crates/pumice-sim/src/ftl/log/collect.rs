@@ -1,4 +1,4 @@
-//! Garbage collection and wear leveling: empties segments at the pace of the host.
+//! Garbage collection and wear leveling: empties segments at a pace set by host writes.
 //!
 //! ```text
 //! few segments free -> a victim -> its live frames, in the order of their offsets
@@ -6,17 +6,17 @@
 //! when the host has written as many bytes as the victim frees
 //! ```
 //!
-//! When fewer segments are free than configured, collection is faster in proportion. The host waits
-//! for a whole victim only when one free segment is left.
+//! When fewer segments are free than configured, collection accelerates proportionally. The host
+//! waits for a whole victim only when a single free segment is left.
 //!
-//! The frames of a victim are read row by row, all live frames of a row in one step, when the first
-//! of them is moved.
+//! The frames of a victim are read row by row: all live frames of a row are read in one step, when
+//! the first of them is moved.
 
 use super::requests::RowRead;
 use super::{Cause, LogFtl};
 use crate::{Error, Result};
 
-/// At most one of this many victims is taken for wear leveling, so that leveling costs little
+/// At most one in this many victims is selected for wear leveling, which limits its cost
 /// (arbitrary).
 const LEVELING_EVERY: u32 = 8;
 
@@ -24,9 +24,9 @@ const LEVELING_EVERY: u32 = 8;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collection {
     victim: Option<Victim>,
-    /// Bytes that may be moved now; negative after a surplus was moved.
+    /// Number of bytes that may be moved now; negative after too many bytes were moved.
     credit_bytes: f64,
-    /// Victims since the last one for wear leveling.
+    /// Number of victims since the last one for wear leveling.
     since_leveling: u32,
     /// Buffer for the frames of a victim, kept for reuse.
     spare: Vec<u64>,
@@ -37,12 +37,12 @@ struct Victim {
     segment: u32,
     cause: Cause,
     age: u64,
-    /// Bytes to move for each byte of the host.
+    /// Number of bytes to move for each host byte.
     pace: f64,
-    /// Map entry, in the upper half, and block, in the order of entries.
+    /// Map entry in the upper half, and block; ordered by entry.
     frames: Vec<u64>,
     next: usize,
-    /// The first data row that was not read yet.
+    /// The first data row that has not been read yet.
     row: u32,
     ready_ns: u64,
 }
@@ -72,7 +72,7 @@ impl Collection {
 }
 
 impl LogFtl {
-    /// Moves frames as due after the host has written a frame of `host_bytes`.
+    /// Moves the frames that are due after the host has written a frame of `host_bytes`.
     #[inline]
     pub(super) fn pace(&mut self, host_bytes: u32) -> Result<()> {
         let missing = self.spec.free_segments.saturating_sub(self.segments.free_count());
@@ -88,14 +88,14 @@ impl LogFtl {
             let moved = self.move_one()?;
             self.collection.credit_bytes -= f64::from(moved);
         }
-        // A victim without live data owes nothing, and earns nothing.
+        // A victim without live data neither owes nor earns credit.
         if self.collection.victim.is_none() {
             self.collection.credit_bytes = self.collection.credit_bytes.min(0.0);
         }
         Ok(())
     }
 
-    /// Empties a victim in one step: the host cannot continue otherwise.
+    /// Empties a victim in one step, because the host cannot continue otherwise.
     ///
     /// # Errors
     /// `NoSpace` if no segment has dead bytes.
@@ -104,7 +104,7 @@ impl LogFtl {
         if self.collection.victim.is_none() {
             self.choose_victim();
         }
-        // A victim without live data is free already.
+        // A victim without live data is already free.
         if self.collection.victim.is_none() && self.segments.free_count() == free {
             let what = "the drive is full: nothing in it is dead";
             return Err(Error::NoSpace(what.into()));
@@ -116,7 +116,7 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Takes the next victim, if one exists, and looks up its live frames.
+    /// Selects the next victim, if there is one, and looks up its live frames.
     fn choose_victim(&mut self) {
         let (segment, cause) = match self.cold_segment() {
             Some(segment) => (segment, Cause::Leveled),
@@ -157,7 +157,7 @@ impl LogFtl {
             segment,
             cause,
             age,
-            // A victim that frees nothing is moved as fast as the host writes.
+            // A victim that frees no space is moved as fast as the host writes.
             pace: if cause == Cause::Leveled { 1.0 } else { live / gain },
             frames,
             next: 0,
@@ -169,8 +169,7 @@ impl LogFtl {
         }
     }
 
-    /// Returns a segment whose blocks should be reused for hotter data, if wear has diverged too
-    /// far.
+    /// Returns a segment whose blocks should be reused for hotter data, if wear differs too much.
     fn cold_segment(&mut self) -> Option<u32> {
         let gap_max = self.spec.wear_gap_max?;
         if self.collection.since_leveling < LEVELING_EVERY {
@@ -191,7 +190,7 @@ impl LogFtl {
         };
         victim.next += 1;
         let (entry, lba) = ((frame >> 32) as u32, frame as u32);
-        // The host may have written or trimmed the block since.
+        // The host may have overwritten or trimmed the block since.
         if self.map[lba as usize] != entry {
             return Ok(0);
         }
@@ -216,7 +215,7 @@ impl LogFtl {
         Ok(moved)
     }
 
-    /// Reads the live frames of a data row from the frame before `next` on.
+    /// Reads the live frames of a data row, starting at the frame before `next`.
     fn read_victim_row(&mut self, data_row: u32) {
         let Some(victim) = &mut self.collection.victim else { return };
         let mut row = RowRead::new(victim.segment, data_row);

@@ -1,4 +1,4 @@
-//! Failures of the flash: the data lost, restored from parity, and written elsewhere.
+//! Failures of the flash: the data that is lost, restored from parity, and rewritten elsewhere.
 //!
 //! ```text
 //! a fault --> rows that wait for it: still in memory, written elsewhere immediately
@@ -7,17 +7,18 @@
 //! rebuild     stripe by stripe: all other rows read -> frames appended like moved data
 //! ```
 //!
-//! One stripe is read at a time, concurrently with the requests of the host. Until its turn, a read
-//! of a frame on the list also reads the rest of its stripe.
+//! One stripe is read at a time, concurrently with host requests. Until a frame on the list is
+//! rebuilt, a read of this frame also reads the rest of its stripe.
 //!
 //! **Permanent failures**: a die, and a block, which is retired when its segment is freed. A page
-//! whose data cannot be read is used again after its block was erased. After the failure of a die,
-//! segments are opened without it: see [`Layout`](crate::ftl::layout::Layout). The parity of a
-//! stripe that is not complete is in memory; when its segment is closed before its end, because a
-//! die or its block failed, the stripe is written elsewhere.
+//! with unreadable data is reused after its block has been erased. After the failure of a die,
+//! segments are opened without it; see [`Layout`](crate::ftl::layout::Layout). The parity of an
+//! incomplete stripe is in memory. If its segment is closed early, because a die or its block
+//! failed, the stripe is rewritten elsewhere.
 //!
-//! No rate of failures is modelled: none is published for these drives. Also unpublished, hence
-//! assumed: when and in which order a drive rebuilds, and that it continues without a failed die.
+//! No failure rate is modelled, because none has been published for these drives. The following is
+//! also unpublished, and therefore assumed: when and in which order a drive rebuilds, and that it
+//! continues without a failed die.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ use pumice_drive::base::Lba;
 /// A part of the flash that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A die, by its number from 0: its data cannot be read, nor can it be programmed or erased.
+    /// A die, numbered from 0: it cannot be read, programmed or erased.
     Die(u32),
     /// A block, on all planes of its die.
     Block(BlockAddress),
@@ -40,7 +41,7 @@ pub enum Fault {
         address: BlockAddress,
         /// Its row in the block, from 0.
         row: u32,
-        /// Its plane, from 0.
+        /// Its plane in the row, from 0.
         plane: u32,
     },
 }
@@ -78,43 +79,43 @@ impl Fault {
 /// The failed parts, and the rebuild.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    /// In the order in which they failed.
+    /// Failed dies, in order of failure.
     dies: Vec<u32>,
     blocks: BTreeSet<BlockAddress>,
-    /// Block, row and plane.
+    /// Block, row and plane of failed pages.
     pages: BTreeSet<(BlockAddress, u32, u32)>,
-    /// One bit for each block of the host that is lost; empty before the first loss.
+    /// One bit for each lost block of the host; empty before the first loss.
     lost: Vec<u64>,
     rebuild: Rebuild,
 }
 
-/// Frames that are written elsewhere, stripe by stripe.
+/// Frames to rewrite elsewhere, stripe by stripe.
 #[derive(Clone, Debug, Default)]
 struct Rebuild {
-    /// Map entry, in the upper half, and block, in the order of entries.
+    /// Map entry in the upper half, and block; ordered by entry.
     frames: Vec<u64>,
     next: usize,
     begun_ns: u64,
-    /// The time of the next step; after the last one, the time at which it ended.
+    /// Time of the next step; after the last step, the time at which it ended.
     next_ns: u64,
-    /// Whether no room was left: the remaining frames stay in place.
+    /// Whether space ran out: the remaining frames stay in place.
     has_stalled: bool,
 }
 
-/// The course of the rebuild after the last fault.
+/// The progress of the rebuild after the last fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildTimes {
-    /// Frames not yet written elsewhere.
+    /// Frames that have not been rewritten yet.
     pub frames_left: u64,
-    /// Whether no room was left for them.
+    /// Whether there was too little space for these frames.
     pub has_stalled: bool,
     /// Time from the fault to the last read of the rebuild so far, in ns.
     pub took_ns: u64,
 }
 
 impl Faults {
-    /// Returns the first `count` dies that failed: a segment that was opened then has no rows on
-    /// them.
+    /// Returns the first `count` failed dies. A segment that was opened after their failure has no
+    /// rows on them.
     pub(super) fn dead(&self, count: u16) -> &[u32] {
         &self.dies[..usize::from(count)]
     }
@@ -132,7 +133,7 @@ impl Faults {
         self.dies.is_empty() && self.blocks.is_empty() && self.pages.is_empty()
     }
 
-    /// Forgets the failed pages of a block that will be erased.
+    /// Removes the failed pages of a block that will be erased.
     pub(super) fn forget_pages(&mut self, address: BlockAddress) {
         if !self.pages.is_empty() {
             self.pages.retain(|page| page.0 != address);
@@ -140,7 +141,7 @@ impl Faults {
     }
 
     /// Returns the planes of a row that cannot be read, one bit each, in a segment that was opened
-    /// when `dead` dies had failed.
+    /// after `dead` dies had failed.
     fn lost_planes(&self, dead: u16, address: BlockAddress, row: u32) -> u32 {
         let is_gone =
             self.dies[usize::from(dead)..].contains(&address.die) || self.blocks.contains(&address);
@@ -155,7 +156,7 @@ impl Faults {
         self.lost.get(lba as usize / 64).is_some_and(|bits| bits >> (lba % 64) & 1 == 1)
     }
 
-    /// Records that the host has written or trimmed a block.
+    /// Records that the host has overwritten or trimmed a block.
     #[inline]
     pub(super) fn replaced(&mut self, lba: u32) {
         if let Some(bits) = self.lost.get_mut(lba as usize / 64) {
@@ -170,7 +171,7 @@ impl Faults {
         self.lost[lba as usize / 64] |= 1 << (lba % 64);
     }
 
-    /// Returns the frames not yet rebuilt: map entry, in the upper half, and block.
+    /// Returns the frames that have not been rebuilt yet: map entry in the upper half, and block.
     #[cfg(test)]
     pub(super) fn rebuild_frames(&self) -> &[u64] {
         &self.rebuild.frames[self.rebuild.next..]
@@ -185,15 +186,15 @@ impl Faults {
 struct Affected {
     lba: u32,
     entry: u32,
-    /// Whether a part of the frame that is on flash has failed.
+    /// Whether a part of the frame that is already on flash has failed.
     is_hit: bool,
-    /// Whether a part of the frame is in memory only, waiting for the failed part of the flash.
+    /// Whether a part of the frame is only in memory, waiting for the failed part of the flash.
     is_waiting: bool,
 }
 
 impl LogFtl {
-    /// Makes a part of the flash fail. Data that waits for it is written elsewhere; data on it is
-    /// rebuilt from parity, concurrently with the following requests, or lost: see
+    /// Makes a part of the flash fail. Data waiting for it is written elsewhere. Data on it is
+    /// rebuilt from parity, concurrently with subsequent requests, or lost; see
     /// [`LogFtl::is_lost`]. A page fails only if it has been programmed.
     ///
     /// # Errors
@@ -206,7 +207,7 @@ impl LogFtl {
             && (!self.segments.is_in_use(address)
                 || self.drain.is_buffered(&self.flash, now_ns, address, row))
         {
-            // The page holds no data yet.
+            // The page contains no data yet.
             return Ok(());
         }
         let cut = self.streams_to_cut(fault);
@@ -257,7 +258,7 @@ impl LogFtl {
         }
     }
 
-    /// Returns whether a block of the host was lost, and not written or trimmed since.
+    /// Returns whether a host block was lost and has not been written or trimmed since.
     pub fn is_lost(&self, lba: Lba) -> bool {
         u32::try_from(lba.0).is_ok_and(|lba| self.faults.is_lost(lba))
     }
@@ -292,7 +293,7 @@ impl LogFtl {
         Err(Error::InvalidInput(format!("{fault:?} {what}").into()))
     }
 
-    /// Returns the streams whose open segment cannot be continued.
+    /// Returns the streams whose open segment cannot be used any further.
     pub(super) fn streams_to_cut(&self, fault: Fault) -> Vec<usize> {
         let has_block = |segment: u32| match fault {
             Fault::Die(_) => true,
@@ -304,8 +305,8 @@ impl LogFtl {
         open.map(|(stream, _)| stream).collect()
     }
 
-    /// Returns the frames with a part in the failing flash, or in an incomplete stripe of a segment
-    /// that is cut.
+    /// Returns the frames that have a part in the failing flash, or in an incomplete stripe of a
+    /// segment that is closed early.
     fn affected(&self, fault: Fault, cut: &[usize]) -> Vec<Affected> {
         let open_stripes = cut.iter().filter_map(|&stream| self.open[stream].as_ref());
         let open_stripes = open_stripes.map(|open| {
@@ -343,7 +344,8 @@ impl LogFtl {
         affected
     }
 
-    /// Calls `visit` with the number of each row that a frame touches, and its planes there.
+    /// Calls `visit` with the number of each row that contains a part of a frame, and the planes of
+    /// that part.
     fn for_each_row(&self, entry: u32, bytes: u32, mut visit: impl FnMut(u32, u32)) {
         let offset = self.layout.offset(entry);
         let end = (offset + bytes).min(self.layout.segment_bytes);
@@ -357,7 +359,7 @@ impl LogFtl {
     }
 
     /// Returns whether a row belongs to its stripe: its die had not failed when the segment was
-    /// opened, and it was handed on.
+    /// opened, and the row has been issued.
     fn is_member(&self, segment: u32, number: u32) -> bool {
         let open = self.open.iter().flatten().find(|open| open.segment == segment);
         let rows = open.map_or_else(|| self.segments.rows(segment), |open| open.rows);
@@ -372,7 +374,7 @@ impl LogFtl {
         self.faults.lost_planes(self.segments.dead(segment), address, location.row)
     }
 
-    /// Returns the numbers of the other rows of a row's stripe.
+    /// Returns the numbers of the other rows in a row's stripe.
     fn others(&self, segment: u32, number: u32) -> impl Iterator<Item = u32> {
         let others = self.layout.stripe_of(number).filter(move |&other| other != number);
         others.filter(move |&other| self.is_member(segment, other))
@@ -411,7 +413,7 @@ impl LogFtl {
         read_ns
     }
 
-    /// Checks that a frame fits between two rows of failed dies.
+    /// Checks that a frame fits between two rows on failed dies.
     fn check_runs(&self) -> Result<()> {
         let run_bytes = self.layout.run_bytes_max(&self.faults.dies);
         if run_bytes < u64::from(self.frames.largest()) {
@@ -423,7 +425,7 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Writes the data in memory elsewhere, records unreadable data as lost, and begins the rebuild
+    /// Writes the data in memory elsewhere, records unreadable data as lost, and starts the rebuild
     /// of the rest.
     fn put_elsewhere(&mut self, affected: Vec<Affected>) -> Result<()> {
         let old = std::mem::take(&mut self.faults.rebuild);
@@ -434,7 +436,7 @@ impl LogFtl {
                 self.keep_or_lose(lba, entry, &mut frames);
             }
         }
-        // Unreadable data is recorded as lost first: garbage collection must not move it.
+        // Unreadable data is recorded as lost first, so that garbage collection does not move it.
         let mut waiting = Vec::new();
         for Affected { lba, entry, is_hit, is_waiting } in affected {
             if self.map[lba as usize] != entry {
@@ -493,7 +495,7 @@ impl LogFtl {
         has_more.then_some(rebuild.next_ns)
     }
 
-    /// Reads the frames of the next stripe and writes them elsewhere.
+    /// Reads the frames of the next stripe and rewrites them elsewhere.
     fn rebuild_stripe(&mut self) {
         let mut rebuild = std::mem::take(&mut self.faults.rebuild);
         self.now_ns = self.now_ns.max(rebuild.next_ns);
@@ -512,7 +514,7 @@ impl LogFtl {
         let put = lbas.iter().try_for_each(|&lba| {
             self.append(lba, self.frames.frame_bytes(lba), Cause::Rebuilt, read_ns)
         });
-        // Frames without room stay readable through the rest of their stripes.
+        // If there is no space for frames, they remain readable through the rest of their stripes.
         rebuild.has_stalled = put.is_err();
         rebuild.next += if rebuild.has_stalled { 0 } else { count };
         rebuild.next_ns = read_ns;

@@ -1,4 +1,4 @@
-//! A log-structured flash translation layer without content.
+//! A log-structured flash translation layer without contents.
 //!
 //! ```text
 //! host write --> write buffer --(a row is full)--> queue of a die --> flash
@@ -6,11 +6,11 @@
 //! host read  --> map --> in the buffer: no wait; else pages of flash, before all waiting rows
 //! ```
 //!
-//! The layer simulates two kinds of drive. *Page-mapped*: every block is stored uncompressed.
-//! *Compressing*: a block takes the bytes of its frame; frames are packed byte by byte and can
+//! The layer simulates two kinds of drives. *Page-mapped*: every block is stored uncompressed.
+//! *Compressing*: a block occupies the bytes of its frame; frames are packed byte by byte and can
 //! straddle rows, but not segments.
 //!
-//! **Memory** for 10^12 bytes = 244,140,625 blocks of a host:
+//! **Memory** for 10^12 bytes, which are 244,140,625 host blocks:
 //!
 //! ```text
 //! map              4 bytes a block                                       977 MB
@@ -20,17 +20,17 @@
 //! tables           8 bytes an erase block, about 100 a segment           a few MB
 //! ```
 //!
-//! [`LogSpec::memory_bytes_max`] computes that sum for any drive. Compressible data makes lists
-//! longer, but never longer than twice the live blocks.
+//! [`LogSpec::memory_bytes_max`] calculates this sum for any drive. Compressible data makes the
+//! lists longer, but never longer than twice the number of live blocks.
 //!
-//! The **work** of a write is a few look-ups for its block and for each block that garbage
-//! collection moves for it, plus a logarithm of the dies for each row. Only the choice of a victim
-//! grows with the drive: it looks at each segment once.
+//! The **work** for a write is a few lookups for its block and for each block that garbage
+//! collection moves because of it, plus the logarithm of the number of dies for each row. Only the
+//! selection of a victim grows with the drive, because it examines each segment once.
 //!
-//! A call updates the map immediately; the flash takes its time afterwards ([`Drain`]). Moved data
-//! is also read immediately and waits in memory that is not counted: a real drive would read it
-//! later. Blocks are erased just before their first row is programmed, one die at a time. Power
-//! loss is not simulated: nothing is recovered, and the map is not written.
+//! A call updates the map immediately; the flash operations follow in virtual time ([`Drain`]).
+//! Moved data is also read immediately, and waits in memory that is not counted; a real drive would
+//! read it later. Blocks are erased just before their first row is programmed, one die at a time.
+//! Power loss is not simulated: there is no recovery, and the map is not written.
 //!
 //! * `requests`: the requests of the host; `append`: the path of a frame to the flash.
 //! * `collect`: garbage collection and wear leveling; `faults`: failed parts of the flash.
@@ -58,15 +58,15 @@ use super::{LogCounts, LogSpec, StoredSizes};
 use crate::Result;
 use crate::nand::{Flash, FlashCounts, Wear};
 
-/// The reason for which a frame is written.
+/// The reason why a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Host,
-    /// A frame of the host, around a block that it wrote.
+    /// A frame of the host that surrounds a block written by the host.
     Rewritten,
     Collected,
     Leveled,
-    /// After a failure of the flash.
+    /// A rewrite after a failure of the flash.
     Rebuilt,
 }
 
@@ -76,18 +76,18 @@ struct Open {
     segment: u32,
     /// Offset of the next frame.
     offset: u32,
-    /// Data rows that were issued.
+    /// Number of data rows issued.
     rows: u32,
     /// The time at which the data of the current row has arrived.
     ready_ns: u64,
-    /// Bytes up to `offset` that hold no frame and cannot: holes, and the bytes before them that
-    /// were too few for the next frame.
+    /// Bytes up to `offset` that do not and cannot contain a frame: holes, and the bytes before a
+    /// hole that were too few for the next frame.
     hole_bytes: u32,
-    /// In the order of their frames.
+    /// Blocks in the order of their frames.
     lbas: Vec<u32>,
 }
 
-/// A drive in virtual time. Calls must come in non-decreasing order of time.
+/// A drive in virtual time. The times of successive calls must not decrease.
 #[derive(Clone, Debug)]
 pub struct LogFtl {
     spec: LogSpec,
@@ -96,10 +96,10 @@ pub struct LogFtl {
     flash: Flash,
     drain: Drain,
     segments: Segments,
-    /// Map entry of each block: see [`Layout`].
+    /// Map entry of each block; see [`Layout`].
     map: Box<[u32]>,
-    /// The streams: of the host, of garbage collection (unused if it shares the host's), and of
-    /// wear leveling, whose cold data would otherwise be moved again with hot data.
+    /// The streams: for the host, for garbage collection (unused if it shares the host's), and for
+    /// wear leveling, whose cold data would otherwise be moved again together with hot data.
     open: [Option<Open>; 3],
     collection: Collection,
     faults: Faults,
@@ -107,7 +107,7 @@ pub struct LogFtl {
     accepted_bytes: u64,
     /// Time at which the next row can be sent to the flash.
     store_free_ns: u64,
-    /// Time of the last acknowledgement: writes are acknowledged in order.
+    /// Time of the last acknowledgement. Writes are acknowledged in order.
     acknowledged_ns: u64,
     now_ns: u64,
     counts: LogCounts,
@@ -156,7 +156,8 @@ impl LogFtl {
         self.counts
     }
 
-    /// Returns the flash operations so far, without rows that wait for their die.
+    /// Returns the number of flash operations so far, excluding rows that are waiting for their
+    /// die.
     pub(crate) fn flash_counts(&self) -> FlashCounts {
         self.flash.counts()
     }

@@ -9,16 +9,16 @@ use pumice_drive::base::Lba;
 use pumice_drive::base::seed::mix;
 
 impl LogFtl {
-    /// Writes blocks. Returns the time of the acknowledgement: when the buffer has room for the
-    /// last of them, in the order of writes. While rows wait for their die, that time is a forecast
-    /// (see the module `drain`): reads that come in between delay later writes, not this one.
+    /// Writes blocks. Returns the time of the acknowledgement, at which the buffer has space for
+    /// the last of them, in the order of writes. While rows are waiting for their die, this time is
+    /// a forecast (see the module `drain`): intervening reads delay later writes, but not this one.
     ///
-    /// A host that waits for some of its writes before it issues more keeps the forecast short; for
-    /// a host that never waits, each write looks at all rows that wait for a die.
+    /// If a host waits for some of its writes before it issues more, the forecast is short. If it
+    /// never waits, each write examines all rows that are waiting for a die.
     ///
     /// # Errors
-    /// `InvalidInput` for blocks beyond the drive, `NoSpace` if garbage collection can reclaim no
-    /// space.
+    /// `InvalidInput` for blocks beyond the drive; `NoSpace` if garbage collection cannot reclaim
+    /// any space.
     pub fn write(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
         let first = self.begin(now_ns, lba, blocks)?;
         for lba in first..first + blocks {
@@ -27,7 +27,7 @@ impl LogFtl {
         Ok(self.acknowledge(now_ns))
     }
 
-    /// Writes adjacent blocks that store these bytes each, on a drive whose sizes are
+    /// Writes adjacent blocks with these stored sizes, on a drive whose sizes are
     /// [`StoredSizes::AsWritten`](super::super::StoredSizes). Otherwise like [`LogFtl::write`].
     ///
     /// # Errors
@@ -41,8 +41,8 @@ impl LogFtl {
         Ok(self.acknowledge(now_ns))
     }
 
-    /// Reads blocks and writes those that hold data again, as a drive does if its map has units
-    /// larger than a block. Returns the time of the acknowledgement, as [`LogFtl::write`] does.
+    /// Reads blocks, and writes those that contain data again. A drive does this if its map has
+    /// units larger than a block. Returns the time of the acknowledgement, like [`LogFtl::write`].
     ///
     /// # Errors
     /// The errors of [`LogFtl::write`].
@@ -63,7 +63,7 @@ impl LogFtl {
         self.pace(bytes)
     }
 
-    /// Returns the time at which the buffer has room for all data accepted so far.
+    /// Returns the time at which the buffer has space for all data accepted so far.
     fn acknowledge(&mut self, now_ns: u64) -> u64 {
         let needed = self.accepted_bytes.saturating_sub(self.spec.buffer_bytes);
         let room_ns = self.drain.done_ns(&self.flash, now_ns, needed);
@@ -71,9 +71,9 @@ impl LogFtl {
         self.acknowledged_ns
     }
 
-    /// Reads blocks. Returns the times at which the first and the last of them are available.
-    /// Blocks that were never written, lost blocks, which are counted, and blocks still in the
-    /// buffer take no time.
+    /// Reads blocks. Returns the times at which the first and the last of them are available. Three
+    /// kinds of blocks take no time: blocks that were never written, lost blocks, which are
+    /// counted, and blocks that are still in the buffer.
     ///
     /// # Errors
     /// `InvalidInput` for blocks beyond the drive.
@@ -87,8 +87,8 @@ impl LogFtl {
         Ok(self.read_frames(first..first + blocks))
     }
 
-    /// Reads a page of the drive's own data, at most the size of a host block, such as a page of
-    /// the map; `number` chooses the die. Returns the time at which it is available.
+    /// Reads a page of the drive's own data, such as a page of the map, whose size is at most that
+    /// of a host block. `number` selects the die. Returns the time at which the page is available.
     ///
     /// # Errors
     /// `InvalidInput` if time would decrease.
@@ -125,7 +125,7 @@ impl LogFtl {
         times
     }
 
-    /// Trims blocks. Takes no time of the drive or of the flash.
+    /// Trims blocks. This takes no time on the drive or the flash.
     ///
     /// # Errors
     /// `InvalidInput` for blocks beyond the drive.
@@ -142,12 +142,12 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Issues the current row, padded. Returns the time at which all written data is on flash, a
-    /// forecast as in [`LogFtl::write`]. Moved data stays in its incomplete row: its old copy still
-    /// exists.
+    /// Pads and issues the current row. Returns the time at which all written data is on flash,
+    /// which is a forecast as in [`LogFtl::write`]. Moved data stays in its incomplete row, because
+    /// its old copy still exists.
     ///
     /// # Errors
-    /// `NoSpace` if garbage collection can reclaim nothing.
+    /// `NoSpace` if garbage collection cannot reclaim any space.
     pub fn flush(&mut self, now_ns: u64) -> Result<u64> {
         self.begin(now_ns, Lba(0), 0)?;
         let padding = self.pad_row(0);
@@ -157,15 +157,15 @@ impl LogFtl {
         Ok(self.drain.all_done_ns(&self.flash, now_ns).max(now_ns))
     }
 
-    /// Advances time until the flash has completed all work, a rebuild included. Returns that time,
-    /// the earliest for the next call.
+    /// Advances time until the flash has completed all work, including a rebuild. Returns that
+    /// time, which is the earliest for the next call.
     pub fn settle(&mut self) -> u64 {
         self.finish_rebuild();
         self.now_ns = self.drain.finish(&mut self.flash, self.now_ns);
         self.now_ns
     }
 
-    /// Advances time to `now_ns`, and checks the range of blocks.
+    /// Advances time to `now_ns`, and checks the block range.
     pub(super) fn begin(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u32> {
         let end = lba.0.checked_add(blocks.into());
         if end.is_none_or(|end| end > self.spec.user_blocks) {
@@ -192,7 +192,8 @@ impl LogFtl {
         }
         let pages = pages.min(self.spec.shape.planes);
         if !self.faults.is_empty() {
-            // Of frames whose place is known to within a unit, the end may lie in a hole.
+            // The position of a frame may be known only to within a unit, so its end may be in a
+            // hole.
             let number = self.layout.row_number(data_row);
             let lost = self.lost_planes(segment, number) & planes;
             if lost > 0 {
@@ -221,7 +222,7 @@ pub struct ReadTimes {
 }
 
 impl ReadTimes {
-    /// Adds the time of the next row; 0 for none.
+    /// Adds the time of the next row; 0 means none.
     fn add(&mut self, row_ns: u64) {
         if row_ns > 0 {
             if self.first_ns == u64::MAX {
@@ -255,7 +256,7 @@ impl RowRead {
         let from = offset.max(row_begin);
         let to = end.min(row_begin + layout.row_bytes);
         let (first, last) = (layout.page_of(from), layout.page_of(to - 1));
-        // A page that two adjacent frames share is sensed once.
+        // A page shared by two adjacent frames is sensed only once.
         self.pages += last - first + u32::from(self.last_page != first);
         self.last_page = last;
         self.planes |= (first..=last).fold(0, |planes, page| planes | 1 << page);

@@ -1,7 +1,7 @@
-//! Goal: flash takes the sum of the times of its parts, performs one operation at a time on each
-//! die and bus, and refuses operations that real flash would not survive.
-//! Method: sums by hand for single operations and for bandwidth; random operations whose times on
-//! dies and buses are noted and must not overlap.
+//! Goal: durations on flash are the sum of the times of their parts, each die and bus performs one
+//! operation at a time, and operations that real flash would not survive are refused. Method: sums
+//! calculated by hand for single operations and for bandwidth; random operations whose busy times
+//! on dies and buses are recorded and must not overlap.
 
 use rand::RngExt;
 
@@ -10,7 +10,7 @@ use crate::ftl::sample;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
-/// 34 nm MLC as in the drives of 2010: 82 us a page over the bus.
+/// 34 nm MLC as in the drives of 2010: 82 us per page over the bus.
 const SHAPE: FlashShape = FlashShape {
     channels: 4,
     dies_per_channel: 4,
@@ -22,7 +22,7 @@ const TRANSFER_NS: u64 = 82_000;
 const TIMING: FlashTiming =
     FlashTiming { bus_bytes_per_s: 4096 * 1_000_000_000 / TRANSFER_NS, ..sample::TIMING };
 
-/// A time for which a die's array or a bus was taken.
+/// A period in which a die's array or a bus is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Taken {
     is_bus: bool,
@@ -77,8 +77,9 @@ fn one_operation_takes_the_sum_of_its_parts() {
     assert_eq!(single.erase(now, at(0, 0)).unwrap(), now + 4_000_000);
 }
 
-/// Bandwidth of writing row after row over all dies: the model of the drives of 2010, 7.7 MB/s a
-/// die; with the register filled during programming, the speed of the slower of array and bus.
+/// Bandwidth of writing row after row over all dies. The model of the drives of 2010 has 7.7 MB/s
+/// per die. If the register is filled during programming, the slower of array and bus determines
+/// the speed.
 #[test]
 fn a_sequential_write_reaches_the_bandwidth_of_its_parts() {
     let write = |timing: FlashTiming| {
@@ -96,13 +97,13 @@ fn a_sequential_write_reaches_the_bandwidth_of_its_parts() {
     let expected = 16.0 * 8192.0 / per_row_us;
     let plain = write(TIMING);
     assert!((plain / expected - 1.0).abs() < 0.04, "{plain} MB/s, by arithmetic {expected}");
-    // The dies of a channel take turns on the bus in the first round: 3 transfers too long.
+    // In the first round, the dies of a channel take turns on the bus, which adds 3 transfers.
     let cached = write(FlashTiming { cache_program: true, ..TIMING });
     let expected = 16.0 * 8192.0 / 900.0;
     assert!((cached / expected - 1.0).abs() < 0.06, "{cached} MB/s, by arithmetic {expected}");
     let slow_bus = FlashTiming { bus_bytes_per_s: 20_000_000, cache_program: true, ..TIMING };
     let limited = write(slow_bus);
-    // With so few rows, the last program operation is noticeable.
+    // With so few rows, the last program operation has a noticeable effect.
     assert!((limited / 80.0 - 1.0).abs() < 0.04, "{limited} MB/s over four buses of 20 MB/s");
 }
 
@@ -189,7 +190,7 @@ fn dies_and_buses_do_one_thing_at_a_time() {
     }
 }
 
-/// Asserts that no two times of the same owner overlap.
+/// Asserts that no two busy times of the same owner overlap.
 fn assert_apart<'a>(taken: impl Iterator<Item = &'a Taken>, owner: impl Fn(&Taken) -> u32) {
     let mut all: Vec<&Taken> = taken.collect();
     all.sort_by_key(|taken| (owner(taken), taken.from_ns, taken.to_ns));

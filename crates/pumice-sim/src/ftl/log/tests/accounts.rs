@@ -1,7 +1,7 @@
-//! Goal: written bytes add up; each block is in one segment, the one that received its last
-//! version; a seed always produces the same run; memory is within its bound.
-//! Method: random operations on drives of several kinds. Moves are recorded, and tracked by an
-//! array of versions, which the layer does not have; all counters are recounted from the lists.
+//! Goal: written bytes add up; each block is in exactly one segment, the one that received its last
+//! version; equal seeds produce equal runs; memory is within its limit. Method: random operations
+//! on several kinds of drives. Moves are recorded and tracked in an array of versions, which the
+//! layer does not have; all counters are recalculated from the lists.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::*;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
-/// Returns drives that differ in every property that affects the path of a block.
+/// Returns drives that together cover every property that affects the path of a block.
 fn kinds() -> Vec<LogSpec> {
     let table = small();
     vec![
@@ -36,7 +36,7 @@ fn kinds() -> Vec<LogSpec> {
     ]
 }
 
-/// Writes, reads, trims and flushes at random, mostly writes of a block; returns the last time.
+/// Writes, reads, trims and flushes at random, mostly single-block writes. Returns the last time.
 fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) -> u64 {
     let mut random = random(seed);
     let mut now_ns = drive.now_ns;
@@ -44,7 +44,7 @@ fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) -> u64 {
     for _ in 0..operations {
         let blocks = if random.random_range(0..4) == 0 { random.random_range(1..40) } else { 1 };
         let last = drive.spec.user_blocks - u64::from(blocks);
-        // Half of the accesses go to a tenth of the drive.
+        // Half of the accesses are in a tenth of the drive.
         let end = if random.random_range(0..2) == 0 { last } else { last / 10 };
         let lba = Lba(random.random_range(0..=end));
         let answer = match random.random_range(0..20) {
@@ -116,7 +116,8 @@ fn what_is_written_adds_up() {
         assert_eq!(flash.pages_programmed * page_bytes, counts.flash_bytes, "kind {number}");
         assert_eq!(drive.erases().map(u64::from).sum::<u64>(), flash.blocks_erased);
         assert!(counts.segments_collected > 100, "kind {number}: too little to see: {counts:?}");
-        // Every emptied segment is erased when it is used again, all but the free ones.
+        // Every emptied segment is erased when it is reused; the free ones have not been erased
+        // yet.
         let emptied = counts.segments_collected + counts.segments_leveled;
         let dies = u64::from(drive.spec.shape.dies());
         assert!(flash.blocks_erased <= emptied * dies, "kind {number}");
@@ -127,7 +128,7 @@ fn what_is_written_adds_up() {
     }
 }
 
-/// Moves copy the version at their source: if an old copy were ever taken for the newest, the
+/// A move copies the version at its source. If an old copy were ever mistaken for the newest, the
 /// versions would differ.
 #[test]
 fn a_block_is_where_its_last_version_went() {
@@ -177,7 +178,7 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// Returns a drive of 10^12 bytes of today's shape: 64 dies of 2 planes with pages of 16 KiB.
+/// Returns a drive of 10^12 bytes with a current geometry: 64 dies with 2 planes and 16 KiB pages.
 fn terabyte(fraction: f64, over_provisioning: f64) -> LogSpec {
     let raw = 1e12 * (1.0 + over_provisioning);
     let shape = FlashShape {
@@ -221,7 +222,8 @@ fn memory_stays_below_what_is_said() {
         for _ in 0..20 {
             host.run(&mut drive, 20_000).unwrap();
             drive.trace.clear();
-            // The data that waits for the flash is bounded by the buffer, not by the drive.
+            // The amount of data waiting for the flash is limited by the buffer size, not by the
+            // drive size.
             seen = seen.max(drive.memory_bytes() - drive.drain.heap_bytes());
         }
         assert!(seen <= most, "{fraction}: {seen} bytes, at most {most}");
@@ -236,7 +238,7 @@ fn what_is_impossible_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(what), "{error}");
     };
-    // 40 segments, 5 of them free or open.
+    // 40 segments, of which 5 are free or open.
     assert!(LogFtl::new(LogSpec { user_blocks: 35 * 64, ..small() }).is_ok());
     refused(LogSpec { user_blocks: 35 * 64 + 1, ..small() }, "room for");
     refused(LogSpec { user_blocks: 0, ..small() }, "cannot be simulated");
@@ -253,7 +255,7 @@ fn what_is_impossible_is_refused() {
     assert!(drive.write(999, Lba(0), 1).is_err(), "time went backwards");
 }
 
-/// Every flushed write fills half of a row with padding, which must be reclaimed.
+/// Every flushed write pads half of a row, and this padding must be reclaimed.
 #[test]
 fn a_full_drive_lives_with_a_flush_after_every_write() {
     for spec in [LogSpec { user_blocks: 35 * 64, ..small() }, compressing()] {

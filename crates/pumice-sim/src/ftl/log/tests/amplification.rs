@@ -1,10 +1,11 @@
-//! Goal: garbage collection has the cost predicted by theory, with and without compression.
-//! Method: uniform random writes over several times the span, after the same number to reach the
-//! steady state, on a few hundred segments of 1024 blocks and more: the formulas hold for many
-//! blocks a segment and many segments. Raw space is the space of segments that hold data: segments
-//! kept free do not count, and the two open ones count half.
+//! Goal: garbage collection has the cost predicted by theory, with and without compression. Method:
+//! uniform random writes that cover several times the span, after the same number of writes to
+//! reach steady state, on a few hundred segments of at least 1024 blocks, because the formulas
+//! assume many blocks per segment and many segments. Raw space is the space of segments that
+//! contain data: segments kept free do not count, and the two open ones count half.
 //!
-//! Three of the seven over-provisionings of the benchmark `model`, which measures all at length.
+//! Three of the seven over-provisionings of the benchmark `model`, which measures all of them with
+//! longer runs.
 
 use rand::RngExt;
 
@@ -12,8 +13,8 @@ use super::*;
 use crate::ftl::sample;
 use pumice_drive::base::seed::random;
 
-/// Returns the write amplification of uniform random writes under greedy garbage collection: a is
-/// raw over user space.
+/// Returns the write amplification of uniform random writes under greedy garbage collection; a is
+/// the ratio of raw to user space.
 ///
 /// Source: Xiang and Kurkoski, "An improved analytic expression for write amplification in NAND
 /// flash", 2012.
@@ -23,7 +24,7 @@ fn xiang_kurkoski(a: f64) -> f64 {
     a / (a - w)
 }
 
-/// Returns a drive of 250 segments of 1024 blocks; every block is written once.
+/// Returns a drive of 250 segments of 1024 blocks, with every block written once.
 fn drive(a: f64, stored: f64, header_bytes: u32) -> LogFtl {
     let shape = FlashShape { blocks_per_plane: 250, pages_per_block: 128, ..sample::SHAPE };
     let full = f64::from(shape.blocks_per_plane) - 1.0 - 1.5;
@@ -36,14 +37,14 @@ fn drive(a: f64, stored: f64, header_bytes: u32) -> LogFtl {
     drive
 }
 
-/// Returns a host that continues at the drive's time.
+/// Returns a host that continues at the drive's current time.
 fn uniform(drive: &LogFtl) -> Host {
     let spec = HostSpec { depth: 4, blocks: 1, order: Order::Uniform, read_percent: 0, seed: 1 };
     Host::new(spec, drive.now_ns).unwrap()
 }
 
-/// Returns raw over user space, and write amplification, while the drive is overwritten this many
-/// times.
+/// Overwrites the drive this many times. Returns the ratio of raw to user space, and the write
+/// amplification.
 fn measure(drive: &mut LogFtl, host: &mut Host, overwrites: u64) -> (f64, f64) {
     let before = drive.counts();
     let (mut free, mut samples) = (0.0, 0.0);
@@ -94,8 +95,8 @@ fn compression_is_worth_more_over_provisioning() {
     }
 }
 
-/// The cost-benefit policy spares cold segments until collecting them pays; the greedy policy does
-/// not.
+/// The cost-benefit policy spares cold segments until collecting them is worthwhile; the greedy
+/// policy does not.
 #[test]
 fn cost_benefit_spares_cold_data() {
     let cost = |victims| {
@@ -106,7 +107,7 @@ fn cost_benefit_spares_cold_data() {
         let mut before = drive.counts();
         let mut now_ns = drive.now_ns;
         for write in 0..5 * blocks {
-            // Nine of ten writes go to a tenth of the drive.
+            // Nine of ten writes are in a tenth of the drive.
             let hot = random.random_range(0..10) > 0;
             let end = if hot { blocks / 10 } else { blocks };
             let lba = random.random_range(0..end);

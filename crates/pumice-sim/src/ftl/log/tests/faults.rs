@@ -1,8 +1,8 @@
-//! Goal: with parity, a die, a block or a page that fails at any moment loses nothing; without, it
-//! loses exactly the data on it; a second failure loses exactly the stripes that both hit. Rebuilds
-//! take the computed time, and every byte is counted.
-//! Method: random operations on small drives, failures between them; the blocks that a failure
-//! affects are computed from the map beforehand, row by row.
+//! Goal: with parity, a die, block or page that fails at any moment causes no loss; without parity,
+//! exactly the data on it is lost; a second failure loses exactly the stripes affected by both.
+//! Rebuilds take the calculated time, and every byte is counted. Method: random operations on small
+//! drives with failures in between; the blocks affected by a failure are calculated from the map
+//! beforehand, row by row.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use crate::nand::BlockAddress;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
-/// Returns drives of eight dies on two channels: a stripe of parity over all of them, or over four,
-/// or none.
+/// Returns drives with eight dies on two channels, with parity stripes over all dies or over four,
+/// or without parity.
 fn drives(stripe_dies: Option<u32>) -> [LogSpec; 3] {
     let shape = FlashShape { dies_per_channel: 4, ..SHAPE };
     // 40 segments of 128 blocks.
@@ -48,8 +48,8 @@ fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) {
     drive.trace.clear();
 }
 
-/// Returns the blocks that have a byte in one of these parts, on flash and not in memory; computed
-/// byte by byte from the map, for drives whose map is exact.
+/// Returns the blocks that have a byte in one of these parts, on flash and not in memory. They are
+/// calculated byte by byte from the map, for drives whose map is exact.
 fn blocks_on(drive: &LogFtl, has: impl Fn(u32, u32, BlockAddress, u32) -> bool) -> BTreeSet<u32> {
     assert!(drive.layout.unit_bytes == 1 || drive.layout.unit_bytes == 4096);
     let mapped = (0u32..).zip(&drive.map).filter(|(_, entry)| **entry != UNMAPPED);
@@ -126,7 +126,7 @@ fn a_die_that_fails_at_any_moment_loses_nothing_with_parity_and_its_blocks_witho
                 disturb(&mut drive, 1500 + 137 * moment, u64::from(moment));
                 let die = moment % 8;
                 let before = mapped(&drive);
-                // Rows that are not full are padded first, as a flush does.
+                // Incomplete rows are padded first, as in a flush.
                 for stream in 0..3 {
                     drive.pad_row(stream);
                 }
@@ -154,7 +154,7 @@ fn a_die_that_fails_at_any_moment_loses_nothing_with_parity_and_its_blocks_witho
     }
 }
 
-/// Before and after the rebuild of the first.
+/// The second failure occurs before or after the rebuild of the first.
 #[test]
 fn a_second_die_loses_the_stripes_that_both_hit() {
     for stripe_dies in [Some(4), Some(8)] {
@@ -169,7 +169,7 @@ fn a_second_die_loses_the_stripes_that_both_hit() {
                 if is_rebuilt {
                     drive.settle();
                 }
-                // The rebuild begins immediately.
+                // The rebuild starts immediately.
                 drive.read(drive.now_ns, Lba(0), 0).unwrap();
                 let layout = drive.layout;
                 let segments = drive.segments.clone();
@@ -195,7 +195,8 @@ fn a_second_die_loses_the_stripes_that_both_hit() {
     }
 }
 
-/// Returns whether another row of a stripe cannot be read on the same plane, or none is parity.
+/// Returns whether another row of a stripe is unreadable on the same plane, or whether there is no
+/// parity.
 fn is_beyond(drive: &LogFtl, segment: u32, number: u32, page: u32) -> bool {
     let mut others = drive.layout.stripe_of(number).filter(|&it| it != number);
     let is_lost = |other| drive.lost_planes(segment, other) >> page & 1 == 1;
@@ -247,14 +248,14 @@ fn blocks_and_pages_that_fail_lose_nothing_with_parity() {
             }
             accounts::recount(&drive);
             assert_adds_up(&mut drive);
-            // With parity, only data that an earlier fault had left without protection.
+            // With parity, only data that an earlier fault had left unprotected is lost.
             assert!(was_lost > 30 || stripe_dies.is_some(), "{was_lost}");
             assert!(was_lost < 30 || stripe_dies.is_none(), "{was_lost}");
         }
     }
 }
 
-/// Each read of a lost block is an error, until the block is written or trimmed.
+/// Each read of a lost block is an error until the block is written or trimmed.
 #[test]
 fn lost_blocks_are_unreadable_until_they_are_written() {
     let [spec, ..] = drives(None);
@@ -264,7 +265,7 @@ fn lost_blocks_are_unreadable_until_they_are_written() {
     }
     drive.settle();
     drive.fail(drive.now_ns, Fault::Die(3)).unwrap();
-    // An eighth of two segments, two blocks a row.
+    // One eighth of two segments, with two blocks per row.
     let gone = Vec::from_iter(lost(&drive));
     assert_eq!(gone.len(), 32);
     drive.read(drive.now_ns, Lba(0), 256).unwrap();
@@ -276,14 +277,14 @@ fn lost_blocks_are_unreadable_until_they_are_written() {
     assert_eq!(drive.counts().blocks_lost, 32, "a count of what was lost, not of what is");
 }
 
-/// Eight dies on eight channels: seven rows are sensed concurrently, each sent over a bus of its
-/// own.
+/// With eight dies on eight channels, seven rows are sensed concurrently, and each is transferred
+/// over its own bus.
 #[test]
 fn a_rebuild_takes_the_time_of_the_arithmetic() {
     let shape = FlashShape { channels: 8, dies_per_channel: 1, ..SHAPE };
     let spec = LogSpec { shape, stripe_dies: Some(8), user_blocks: 2000, ..small() };
     let mut drive = LogFtl::new(spec).unwrap();
-    // Whole segments of 8 stripes of 7 rows of 2 blocks.
+    // Whole segments of 8 stripes, with 7 rows of 2 blocks each.
     let segments = 10;
     for lba in 0..segments * 112 {
         drive.write(drive.now_ns, Lba(lba), 1).unwrap();
@@ -291,11 +292,11 @@ fn a_rebuild_takes_the_time_of_the_arithmetic() {
     drive.settle();
     let (began_ns, pages) = (drive.now_ns, drive.flash_counts().pages_read);
     drive.fail(began_ns, Fault::Die(2)).unwrap();
-    // A die holds the parity of one stripe in eight, and data of the other stripes.
+    // A die contains the parity of one stripe in eight, and data of the other stripes.
     let stripes = segments * 7;
     assert_eq!(drive.rebuild().frames_left, stripes * 2);
 
-    // A read of the host of a block that is not rebuilt yet reads the rest of its stripe.
+    // If the host reads a block that has not been rebuilt yet, the rest of its stripe is also read.
     let frame = *drive.faults.rebuild_frames().last().unwrap() as u32;
     let mut degraded = drive.clone();
     let took_ns = degraded.read(began_ns, Lba(frame.into()), 1).unwrap().last_ns - began_ns;
@@ -307,7 +308,7 @@ fn a_rebuild_takes_the_time_of_the_arithmetic() {
     let took_ns = drive.rebuild().took_ns;
     let expected_ns = stripes * row_ns;
     assert!(took_ns >= expected_ns, "{took_ns} ns, but reading takes {expected_ns}");
-    // A row that is written elsewhere, or the parity of seven dies, delays the next read.
+    // A row that is being rewritten, or the parity of seven dies, delays the next read.
     let program_ns = TIMING.program_ns + TIMING.transfer_ns(8192);
     assert!(took_ns <= expected_ns + stripes * 7 / 6 * program_ns, "{took_ns} ns");
     let read = drive.flash_counts().pages_read - pages;
@@ -318,7 +319,7 @@ fn a_rebuild_takes_the_time_of_the_arithmetic() {
 #[test]
 fn a_drive_that_has_no_room_left_says_so() {
     let [spec, ..] = drives(Some(8));
-    // The most that fit: 35 segments of 112 blocks.
+    // The maximum that fits: 35 segments of 112 blocks.
     let mut drive = LogFtl::new(LogSpec { user_blocks: 3920, ..spec }).unwrap();
     for lba in 0..3920 {
         drive.write(drive.now_ns, Lba(lba), 1).unwrap();
@@ -354,7 +355,7 @@ fn what_cannot_fail_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(words), "{error}");
     }
-    // A die without one of its 40 blocks.
+    // A die that has lost one of its 40 blocks.
     assert_eq!(drive.segments.free_count(), 39);
     let roles = (0..64).filter(|&number| drive.layout.role(number, &[1]) == Role::Dead);
     assert_eq!(roles.count(), 8);

@@ -1,10 +1,10 @@
 //! Tests of the layer as a whole, by subject.
 //!
-//! * `accounts`: written bytes add up, and each block is in the place of its last version.
-//! * `amplification`: the cost of garbage collection, against formulas.
-//! * `faults`: the data that failures of the flash destroy, and that parity restores.
-//! * `times`: latency and bandwidth, against sums by hand.
-//! * `wear`: the spread of erasures.
+//! * `accounts`: written bytes add up, and each block is at the position of its last version.
+//! * `amplification`: the cost of garbage collection, compared with formulas.
+//! * `faults`: the data destroyed by flash failures, and the data restored from parity.
+//! * `times`: latency and bandwidth, compared with sums calculated by hand.
+//! * `wear`: the distribution of erasures.
 
 mod accounts;
 mod amplification;
@@ -46,7 +46,7 @@ fn assert_near(ns: u64, expected_ns: u64) {
     assert!(ns.abs_diff(expected_ns) <= 8, "{ns} ns, not {expected_ns}");
 }
 
-/// Returns the same flash for a drive that compresses, with frames of several sizes.
+/// Returns the same flash for a drive that compresses, with frames of various sizes.
 fn compressing() -> LogSpec {
     let fractions = vec![0.05, 0.2, 0.4, 0.75, 1.0];
     LogSpec {
@@ -57,7 +57,7 @@ fn compressing() -> LogSpec {
     }
 }
 
-/// Returns a host that keeps four requests of one block in flight.
+/// Returns a host that keeps four single-block requests in flight.
 fn host(order: Order, seed: u64) -> Host {
     let spec = HostSpec { depth: 4, blocks: 1, order, read_percent: 0, seed };
     Host::new(spec, 0).unwrap()

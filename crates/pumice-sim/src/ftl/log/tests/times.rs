@@ -1,10 +1,10 @@
-//! Goal: requests take the sum of their parts, bandwidth agrees with arithmetic, reads are served
-//! between writes, and garbage collection slows a drive down evenly.
-//! Method: sums by hand on an idle drive; long runs against the maximum speed of the flash.
+//! Goal: the duration of a request is the sum of its parts, bandwidth agrees with the calculation,
+//! reads are served between writes, and garbage collection slows a drive down evenly. Method: sums
+//! calculated by hand for an idle drive; long runs compared with the maximum speed of the flash.
 
 use super::*;
 
-/// Writes all blocks once, in order, and waits for the flash.
+/// Writes all blocks once in order, and waits for the flash.
 fn filled(spec: LogSpec) -> LogFtl {
     let mut drive = LogFtl::new(spec).unwrap();
     let blocks = drive.spec.user_blocks as u32;
@@ -48,7 +48,7 @@ fn one_request_takes_the_sum_of_its_parts() {
     assert_eq!(drive.counts().blocks_trimmed, 2);
 }
 
-/// A frame of 1024 + 24 bytes takes a page, or two where it straddles.
+/// A frame of 1024 + 24 bytes occupies one page, or two if it straddles a boundary.
 #[test]
 fn compressed_blocks_are_read_with_the_pages_they_touch() {
     let stored = StoredSizes::Constant(0.25);
@@ -62,12 +62,13 @@ fn compressed_blocks_are_read_with_the_pages_they_touch() {
         assert_eq!(drive.flash_counts().pages_read - before, pages, "block {lba}");
         now += 1_000_000;
     }
-    // Block 7 stands in two rows, on two channels: the longer part counts.
+    // Block 7 is in two rows, on two channels; the longer part determines the duration.
     let took = drive.read(now, Lba(7), 1).unwrap().last_ns - now;
     assert_near(took, 50_000 + transfer_ns(8192 - 7 * 1048));
 }
 
-/// MB/s of sequential writes, and of the flash by arithmetic: four dies, a row each.
+/// Speeds of sequential writes and of the flash, in MB/s. The latter is calculated for four dies
+/// with a row each.
 #[test]
 fn sequential_bandwidth_is_arithmetic() {
     let row_ns = 900_000.0 + 2.0 * TRANSFER_NS as f64;
@@ -79,7 +80,7 @@ fn sequential_bandwidth_is_arithmetic() {
         (LogSpec { timing: FlashTiming { cache_program: true, ..TIMING }, ..small() }, {
             4.0 * 8192.0 / 900_000.0 * 1e3
         }),
-        // Both dies of a channel wait for its bus.
+        // Both dies of a channel wait for the bus.
         (LogSpec { timing: FlashTiming { bus_bytes_per_s: 5_000_000, ..TIMING }, ..small() }, 10.0),
     ] {
         let mut drive = LogFtl::new(spec).unwrap();
@@ -94,25 +95,25 @@ fn sequential_bandwidth_is_arithmetic() {
     }
 }
 
-/// A write is acknowledged when the buffer has room for it, neither sooner nor later.
+/// A write is acknowledged when the buffer has space for it, neither sooner nor later.
 #[test]
 fn a_full_buffer_makes_writes_wait() {
     let mut drive = LogFtl::new(small()).unwrap();
     let acknowledged = Vec::from_iter((0..32).map(|lba| drive.write(0, Lba(lba), 1).unwrap()));
     assert_eq!(acknowledged[..16], [0; 16], "64 KiB of buffer");
-    // Rows 0 to 3 are under way on four dies, two to a bus.
+    // Rows 0 to 3 are being programmed on four dies, with two dies per bus.
     let row_ns = 900_000 + 2 * TRANSFER_NS;
     assert_near(acknowledged[16], row_ns);
     assert_near(acknowledged[18], row_ns);
     assert_near(acknowledged[24], 2 * row_ns);
     assert!(acknowledged.is_sorted());
-    // Later writes wait for the delay of the buses.
+    // Later writes include the delay of the buses.
     let flushed = drive.flush(0).unwrap();
     let settled = drive.settle();
     assert!(flushed <= settled && settled <= flushed + 2 * TRANSFER_NS + 8, "{settled}");
 }
 
-/// A read waits for the row being programmed, not for the rows that are queued.
+/// A read waits for the row that is being programmed, but not for queued rows.
 #[test]
 fn a_read_waits_for_one_row_at_most() {
     let mut drive = filled(LogSpec { user_blocks: 2000, buffer_bytes: 1 << 20, ..small() });
@@ -129,7 +130,7 @@ fn a_read_waits_for_one_row_at_most() {
     assert!(flushed > 20 * row_ns, "most of it waits: {flushed} ns");
 }
 
-/// Steady state at 28 %: moved data slows writes down evenly, without stops.
+/// In steady state at 28 %, moved data slows writes down evenly, without stops.
 #[test]
 fn garbage_collection_slows_writes_evenly() {
     let mut drive = filled(small());
@@ -143,9 +144,9 @@ fn garbage_collection_slows_writes_evenly() {
     let least_ns = rows * (900_000.0 + 2.0 * TRANSFER_NS as f64) / 4.0;
     let took_ns = (run.ended_ns - busy_from) as f64;
     assert!(counts.write_amplification() > 2.0, "{counts:?}");
-    // Erasures and reads come on top; dies wait for each other.
+    // Erasures and reads take additional time, and dies wait for each other.
     assert!((1.0..1.6).contains(&(took_ns / least_ns)), "{took_ns} ns, at least {least_ns}");
-    // Emptying a victim in one step would take the time of a segment's rows.
+    // Emptying a victim in one step would take the time of all rows in a segment.
     let segment_ns = 8 * (900_000 + 2 * TRANSFER_NS);
     assert!(run.writes.max_ns < 2 * segment_ns, "{run:?}");
     assert!(run.writes.max_ns < 25 * run.writes.mean_ns(), "{run:?}");
@@ -157,7 +158,7 @@ fn what_is_moved_is_read_before() {
     let timing = FlashTiming { read_ns: 5_000_000_000, ..TIMING };
     let mut drive = filled(LogSpec { timing, user_blocks: 35 * 64, ..small() });
     let now = drive.settle();
-    // All of each segment except the second row, which is on the second die.
+    // Each segment is overwritten except for its second row, which is on the second die.
     for lba in (0..35 * 64).filter(|lba| ![2, 3].contains(&(lba % 64))) {
         drive.write(now, Lba(lba), 1).unwrap();
         if drive.counts().collected_bytes >= 8192 {

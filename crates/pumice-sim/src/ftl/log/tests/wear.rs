@@ -1,5 +1,5 @@
-//! Goal: erasures are spread over the blocks, whether the host writes evenly or not.
-//! Method: long runs on a small drive; the counts of the blocks.
+//! Goal: erasures are distributed over the blocks, whether or not the host writes evenly. Method:
+//! long runs on a small drive; the erase counts of the blocks.
 
 use rand::RngExt;
 
@@ -21,7 +21,7 @@ fn run_hot(spec: LogSpec) -> LogFtl {
     drive
 }
 
-/// The blocks that receive hot data take turns, free blocks included.
+/// All blocks, including free ones, take turns in receiving hot data.
 #[test]
 fn the_least_worn_free_block_is_used_first() {
     let drive = run_hot(LogSpec { user_blocks: 1600, free_segments: 10, ..small() });
@@ -39,7 +39,8 @@ fn cold_segments_are_moved_when_wear_grows_apart() {
     assert!(apart.min <= 1 && apart.max > 60, "cold data stays where it is: {apart:?}");
     assert!(even.min > 20 && even.max - even.min < 20, "{even:?}");
     let (counts, least) = (with.counts(), without.counts().flash_bytes);
-    // 115 segments; 134 if they went to little worn blocks, from which they would move again.
+    // 115 segments. There would be 134 if cold data went to blocks with little wear, from which it
+    // would be moved again.
     assert!((1..125).contains(&counts.segments_leveled), "{counts:?}");
     assert!(counts.flash_bytes * 100 < least * 115, "{counts:?}, without {least} bytes");
     assert_eq!(without.counts().leveled_bytes, 0);
