@@ -1,4 +1,4 @@
-//! The codecs that a scan measures: those of a drive, and liblz4.
+//! The codecs that a scan measures: the codecs of a drive, and liblz4.
 //!
 //! A drive's LZ4 is lz4_flex. liblz4, the reference implementation, makes different choices within
 //! the same format, and most other users of LZ4 get its sizes.

@@ -9,14 +9,14 @@
 //! half-width is `sigma * sqrt(2 ln(2 / alpha) / n)`: 2.72 sigma / sqrt(n) at 95 %, compared with
 //! 1.96 for the normal distribution, which can be wrong for skewed data.
 //!
-//! If draws hardly differ, no interval that is valid for all data can be as narrow as that of the
-//! normal distribution. Even `n` identical draws do not exclude that one value in a hundred is
-//! different, and therefore the mean. A mean remains possible up to a distance of
+//! If draws hardly differ, no interval that is valid for all data can be as narrow as the interval
+//! of the normal distribution. Even after `n` identical draws, one value in a hundred may be
+//! different, which changes the mean. A mean remains possible up to a distance of
 //! `ln(2 / alpha) / n` times the distance to the end of the range (the probability that no draw has
 //! such a value is then `alpha / 2`). At 95 % and 512 draws with the value 0.45, this is 0.32 and
 //! 0.43 points. The intervals here are at most 1.5 times as wide as this limit, and at most twice
-//! as wide as those of the normal distribution if the latter are wider than the limit (see the
-//! tests).
+//! as wide as the intervals of the normal distribution where these are wider than the limit (see
+//! the tests).
 //!
 //! Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
 //! JRSS-B 86(1), 2024: the capital process with predictable plug-in bets (eq. 25 and theorem 3),
@@ -37,8 +37,8 @@ const PLAN_FIRST: usize = 32;
 const HALVINGS: u32 = 30;
 
 /// Limit on a bet, as a share of the bet that would be ruined by the worst draw. Simulated with
-/// populations like those of the tests: with a half, the interval of identical data is half as wide
-/// again; with nine tenths, the interval of rare large values is a tenth wider.
+/// populations like the ones in the tests: with a half, the interval of identical data is half as
+/// wide again; with nine tenths, the interval of rare large values is a tenth wider.
 const BOLDNESS: f64 = 0.75;
 
 /// Smallest distance between a candidate and a possible draw in the limit on bets, which prevents

@@ -2,9 +2,9 @@
 //! a compressing drive would perform with this data.
 //!
 //! A scan draws blocks at random and measures the chunks around them until the confidence interval
-//! is as narrow as requested. If reading all data is cheaper, it does that instead. The interval is
-//! valid for any data. Several machines can each scan a shard; their partial results merge to
-//! exactly the result of a single scan.
+//! is as narrow as requested. If reading all data is cheaper, the scan reads all data instead. The
+//! interval is valid for any data. Several machines can each scan a shard; their partial results
+//! merge to exactly the result of a single scan.
 //!
 //! This is not a benchmark: only [`Medium::speed`] writes, in a temporary folder. Scanned data is
 //! only read. The crate prints nothing.

@@ -5,12 +5,12 @@
 //! uncompressed  = medium / stored fraction without compression
 //! ```
 //!
-//! in sequentially written bytes of the host; both include the overhead of the log. The speed of
-//! the medium is either given or measured: [`RUNS`] runs of the benchmark, direct and flushed, each
-//! long enough for a precise time. The ends of the result combine the ends of both intervals: the
-//! lowest speed with the largest stored fraction. Not included: the other work of a drive's thread
-//! (checksums, copies, the protocol), and the effect of a medium's own cache or garbage collection
-//! on longer writes.
+//! Speeds are in host bytes written sequentially, and include the overhead of the log. The speed of
+//! the medium is either specified or measured with [`RUNS`] runs of the benchmark, direct and
+//! flushed, each long enough to be timed precisely. The ends of the result combine the ends of both
+//! intervals: the lowest speed with the largest stored fraction. Not included: the other work of a
+//! drive's thread (checksums, copies, the protocol), and the effect of a medium's own cache or
+//! garbage collection on longer writes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -477,8 +477,8 @@ fn most_first(all: impl Iterator<Item = (String, f64)>) -> Vec<(String, f64)> {
     all
 }
 
-/// Returns two lists of files that have several draws: those with the largest savings, and those
-/// that take the most space.
+/// Returns two lists of files that have several draws: the files with the largest savings, and the
+/// files that take the most space.
 fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
     let mut by_file: BTreeMap<&String, Vec<&Drawn>> = BTreeMap::new();
     drawn.iter().for_each(|draw| by_file.entry(&draw.file).or_default().push(draw));
@@ -587,8 +587,8 @@ impl Config {
     }
 }
 
-/// Returns the fastest drive configuration among those that compress fast enough and store hardly
-/// more than the densest of them.
+/// Returns the fastest drive configuration of all that compress fast enough and store hardly more
+/// than the densest one.
 fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
     let speed = |it: &ConfigOutcome| it.mb_per_s.unwrap_or(0.0) * 1e6;
     let fast: Vec<(usize, &ConfigOutcome)> = configs

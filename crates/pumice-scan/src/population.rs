@@ -5,13 +5,14 @@
 //! file (1 GiB), a random process seeded by the file's name scatters *marks* over the part, with an
 //! average of one mark per block in 0..1. The draws of a scan are the blocks with the lowest marks
 //! overall. They depend neither on the order in which files are found nor on other machines: parts
-//! can be distributed over several machines, whose combined draws equal those of one machine.
+//! can be distributed over several machines, whose combined draws equal the draws of a single
+//! machine.
 //!
 //! The draws below a mark are independent and uniform over all blocks, with repetition, as required
 //! by [`super::interval`].
 //!
-//! Memory use is limited to the [`DRAWS_KEPT`] lowest draws or at most twice that number, the files
-//! that have draws or may be copies, and at most [`NAMES_MAX`] names.
+//! Memory use is limited. The population stores the lowest [`DRAWS_KEPT`] draws, and up to twice
+//! that number; only the files that have draws or may be copies; and at most [`NAMES_MAX`] names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -129,7 +129,7 @@ fn size_bytes(outcome: &Outcome) -> u64 {
     (data.max(outcome.files * BYTES_PER_FILE) + FILE_SYSTEM_BYTES).next_multiple_of(MIB)
 }
 
-/// Returns the capacity; `None` if it would not be less than the size.
+/// Returns the capacity; `None` if it would be at least the size.
 fn capacity_bytes(outcome: &Outcome, stored: f64, size_bytes: u64, form: FrameForm) -> Option<u64> {
     // The map grows with the disk. While a checkpoint is being written, it is stored twice.
     let blocks = size_bytes / BLOCK_BYTES as u64;

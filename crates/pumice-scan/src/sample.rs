@@ -48,7 +48,7 @@ pub(super) struct Drawn {
     pub(super) format: Option<String>,
 }
 
-/// The draws of a round, excluding those from unreadable files.
+/// The draws of a round, except draws from unreadable files.
 pub(super) struct Round {
     pub(super) drawn: Vec<Drawn>,
     pub(super) lost: u64,

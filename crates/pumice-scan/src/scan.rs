@@ -136,8 +136,8 @@ impl Listing<'_> {
     }
 }
 
-/// Returns whether this number of draws would read so much of the data that reading all of it is
-/// not slower.
+/// Returns whether this number of draws would read such a large share of the data that reading all
+/// of it is not slower.
 fn is_little(options: &ScanOptions, population: &Population, draws: f64) -> bool {
     let bytes = population.blocks_of_all as f64 * BLOCK_BYTES as f64;
     draws * options.chunk_bytes_max() as f64 >= SHARE_WORTH_DRAWING * bytes

@@ -359,7 +359,7 @@ impl<C: Clock> BlockMapped<C> {
     /// Reads whole sectors.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or extends beyond the disk.
     pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let len = target.len() as u64;
         check_range(self.layout.size_bytes, offset, len)?;
@@ -408,7 +408,7 @@ impl<C: Clock> BlockMapped<C> {
     /// Writes whole sectors. They are in flash when this returns.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or extends beyond the disk.
     pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         check_range(self.layout.size_bytes, offset, bytes.len() as u64)?;
         let _turn = self.turn().await;
@@ -445,7 +445,7 @@ impl<C: Clock> BlockMapped<C> {
     /// blocks of units that are completely within the range.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or extends beyond the disk.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         check_range(self.layout.size_bytes, offset, len)?;
         let _turn = self.turn().await;

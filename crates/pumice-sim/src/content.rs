@@ -16,7 +16,7 @@ pub(super) const SECTOR_BYTES: u64 = 512;
 pub(super) enum Slot {
     /// One byte repeated.
     Fill(u8),
-    /// Arbitrary bytes, as many as the slot size of the [`Content`].
+    /// Arbitrary bytes; their number is the slot size of the [`Content`].
     Bytes(Box<[u8]>),
 }
 

@@ -219,7 +219,7 @@ impl LogSpec {
         }
         self.timing.erase_ns = self.timing.erase_ns * segment(&self) / before;
         self.bad_percent = 0.0;
-        // Segments in addition to those with data, counted as in `raw_bytes`.
+        // Segments in addition to the segments with data, counted as in `raw_bytes`.
         let spare = f64::from(self.free_segments) + 0.5;
         let segments = (raw * ratio / of_data(&self) + spare).ceil();
         self.shape.blocks_per_plane = segments as u32;

@@ -1,4 +1,4 @@
-//! Formulas for the cost of garbage collection and for the endurance of a drive.
+//! Formulas for the cost of garbage collection and the endurance of a drive.
 
 /// Returns the write amplification of uniform random writes under greedy garbage collection.
 /// `ratio` is the ratio of raw to user space. The result is infinite for ratios of 1 or less.

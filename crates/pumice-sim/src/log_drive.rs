@@ -1,5 +1,5 @@
-//! A log-structured layer with a front end: a drive without contents, or several of them as a RAID
-//! 0. Its requests take the same time as those of [`Front`](super::front::Front), but are
+//! A log-structured layer with a front end: a drive without contents, or a RAID 0 of several such
+//! drives. The duration of a request is the same as with [`Front`](super::front::Front), but is
 //! calculated from the times at which each part is free.
 //!
 //! ```text

@@ -68,8 +68,8 @@ async fn answer(drive: &SimDrive, request: &Request, bytes: &mut Vec<u8>) -> Res
 
 #[cfg(test)]
 mod tests {
-    //! Goal: requests are issued when they are due, one per slot at a time, and their latency is
-    //! that of the drive. Method: a hard disk; a host that returns requests from a list.
+    //! Goal: requests are issued when they are due, one per slot at a time, and have the latency of
+    //! the drive. Method: a hard disk; a host that returns requests from a list.
 
     use super::*;
     use crate::drive::SimSpec;

@@ -130,7 +130,8 @@ fn cells(base: &Results, other: &Results, design: Design, families: usize) -> Ve
     all.into_iter().zip(compared).map(cell).collect()
 }
 
-/// Returns the first difference between the plans; `None` if their results are comparable.
+/// Returns the first difference that makes the plans incomparable; `None` if their results are
+/// comparable.
 fn difference(base: &Plan, other: &Plan) -> Option<String> {
     let [tests, levels] =
         [[base, other].map(|plan| plan.tests.len()), [base, other].map(|plan| plan.levels.len())];
@@ -236,7 +237,7 @@ impl Comparison {
         wanted.filter(|_| compared.iter().all(is_few))
     }
 
-    /// Returns a summary for one screen: a table of all cells for each other result.
+    /// Returns a summary for one screen, with a table of all cells for each of the other results.
     pub fn summary(&self) -> Document {
         let mut document = Document::new(format!("Compared with {}", self.base), "");
         for other in &self.others {
@@ -247,8 +248,8 @@ impl Comparison {
         document
     }
 
-    /// Returns a section for each other result: a table of all cells, and the differences of the
-    /// environment.
+    /// Returns a section for each of the other results, with a table of all cells and the
+    /// differences of the environment.
     pub fn document(&self) -> Document {
         let lead = "Ratios of geometric means; higher is better, except for times in ms and s. A \
                     difference is reported if the 95 % interval of the ratio excludes 1 and p, \
@@ -377,8 +378,9 @@ impl ComparedCell {
         }
     }
 
-    /// Returns the ratio with its interval, as `1.88 (1.53 to 2.45)`; empty without a comparison.
-    /// An interval that excludes 1 has enough decimals to show that, up to four.
+    /// Returns the ratio with its interval, such as `1.88 (1.53 to 2.45)`; empty without a
+    /// comparison. An interval that excludes 1 is printed with enough decimals to show this, up to
+    /// four.
     pub fn ratio(&self) -> String {
         let Some(compared) = self.compared else { return String::new() };
         let ratio = compared.ratio;
@@ -545,7 +547,7 @@ mod tests {
         let comparison = compared(&base, &[slower]);
         assert_eq!(comparison.slower_than(19.0).len(), 4);
         assert!(comparison.slower_than(21.0).is_empty());
-        // The interval of one cell excludes 1; among four cells that is chance.
+        // The interval of one cell excludes 1; with four cells, this is chance.
         let mut one = results(&BASE);
         for run in one.runs.iter_mut().filter(|run| (run.test, run.level) == (0, 0)) {
             run.sample.host_bytes =

@@ -442,7 +442,7 @@ impl<T: Target + 'static> Worker<T> {
                         Ok(()) => self.write(to, &copied).await,
                         Err(error) => Err(error),
                     };
-                    // After a failure the target may still hold a reference for a moment.
+                    // After a failure, the target may briefly retain a reference.
                     read_buffer = Arc::try_unwrap(copied)
                         .unwrap_or_else(|_| AlignedBuffer::zeroed(record_bytes));
                     result

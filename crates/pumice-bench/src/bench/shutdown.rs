@@ -16,8 +16,8 @@ pub(super) const POLL_NS: u64 = 50_000_000;
 /// completes a full queue in less time; otherwise arbitrary.
 const GRACE_NS: u64 = 5_000_000_000;
 
-/// Runs `work` until it ends, or until [`GRACE_NS`] after `stop` was set. Returns `None` in the
-/// latter case. Calls `stopping` whenever `stop` is found to be set.
+/// Runs `work` until it ends. Returns `None` if it is still running [`GRACE_NS`] after `stop` was
+/// set. Calls `stopping` whenever `stop` is found to be set.
 pub(super) async fn until_stopped<T>(
     runtime: &Runtime,
     stop: &AtomicBool,

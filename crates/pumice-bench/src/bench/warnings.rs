@@ -326,7 +326,7 @@ mod tests {
             assert!(warnings.len() == 1 && warnings[0].contains(words), "{words}: {warnings:?}");
         }
         assert_eq!(warnings(&warm, &good(), Some(1 << 10), false), Vec::<String>::new());
-        // A drive in this process issues additional I/O of its own.
+        // A drive in this process also issues its own I/O.
         let moved = with(|run| run.device.as_mut().expect("counted").written = 1 << 30);
         assert_eq!(warnings(&read, &moved, None, true), Vec::<String>::new());
         // A copied file is one request, and its copy may also be short.

@@ -45,8 +45,7 @@ const STEADY: f64 = 0.01;
 /// after two rounds in steady state. It is larger because the data is written back in batches.
 const STEADY_DIRTY: f64 = 0.05;
 
-/// Maximum number of rounds, in addition to those that write the flash for the first time
-/// (arbitrary).
+/// Maximum number of rounds after the flash has been written for the first time (arbitrary).
 const ROUNDS_MAX: f64 = 10.0;
 
 /// Maximum number of replays of a trace before the measured one (arbitrary).

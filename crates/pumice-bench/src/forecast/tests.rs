@@ -202,7 +202,7 @@ fn a_used_drive_collects_where_a_new_one_has_room() {
     assert!(used.writes.iops < steady.writes.iops);
 }
 
-/// Guards against counting only one drive of a RAID 0, or its wear as that of one drive.
+/// Guards against counting the size or the wear of only one drive in a RAID 0.
 #[test]
 fn two_drives_are_twice_as_fast_and_last_twice_as_long() {
     let with = |stripe| {

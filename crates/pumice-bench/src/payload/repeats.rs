@@ -1,6 +1,6 @@
 //! Measures the share of data that occurs more than once.
 //!
-//! Only hashes are stored, and only those that end in enough zero bits to stay within a size limit.
+//! Only hashes are stored, and only if they end in enough zero bits, so that a size limit is met.
 //! They are an unbiased sample of the distinct contents, with all their repetitions. With `k`
 //! stored contents, the relative error of the share is about `1 / sqrt(k)` (one standard deviation)
 //! if contents repeat about equally often.
@@ -26,7 +26,7 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Returns an empty set that stores at most `most` contents of about 32 bytes each.
+    /// Returns an empty set that stores at most `most` contents, which need about 32 bytes each.
     pub fn new(most: usize) -> Self {
         Self { times: BTreeMap::new(), most, zero_bits: 0, units: 0, fills: 0 }
     }

@@ -132,8 +132,8 @@ impl Session {
         }
     }
 
-    /// Returns the share of comparisons with `cells` cells, of which the first has `ratio`, for
-    /// which `holds` is true.
+    /// Returns the share of comparisons for which `holds` is true. Each has `cells` cells, and the
+    /// first cell has `ratio`.
     fn share(&self, cells: usize, runs: usize, ratio: f64, holds: fn(&[Verdict]) -> bool) -> f64 {
         let mut number = 0;
         share(|random| {

@@ -128,7 +128,7 @@ pub struct Preset {
     levels: Vec<LevelText>,
     #[serde(rename = "test")]
     tests: Vec<TestText>,
-    /// Differences between the requests and those of the tool that the file belongs to, as
+    /// Differences between these requests and the requests of the tool that the file belongs to, as
     /// sentences without a full stop.
     #[serde(skip)]
     pub notes: Vec<String>,
@@ -429,7 +429,7 @@ impl Preset {
     }
 }
 
-/// Refuses unknown keys in a preset and its tests. Serde cannot do this, because
+/// Refuses unknown keys in a preset and its tests. Serde cannot refuse them, because
 /// `deny_unknown_fields` does not work with flattened fields.
 fn known_keys_only(table: &toml::Table, name: &str) -> Result<()> {
     known_only(table, &TOP_KEYS, name)?;

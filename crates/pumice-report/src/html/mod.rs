@@ -1,6 +1,6 @@
 //! A document as a self-contained HTML page without network access, scripts or fonts. Charts are
-//! inline SVG in a wide and a narrow version, one of which is shown. Every chart has its numbers in
-//! a table that can be expanded.
+//! inline SVG in a wide and a narrow version; the page shows one of them. The numbers of every
+//! chart are in a table that can be expanded.
 //!
 //! * `page`: sections and blocks; `figure`: charts; `table`: tables.
 //!

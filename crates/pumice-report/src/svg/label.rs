@@ -12,8 +12,8 @@ pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * size
 }
 
-/// Returns the width of a character relative to the font size. The widths are those of DejaVu Sans,
-/// the widest of the common fonts.
+/// Returns the width of a character relative to the font size. The widths are taken from DejaVu
+/// Sans, the widest of the common fonts.
 fn em(c: char) -> f64 {
     match c {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | '\u{2009}' => 0.3,

@@ -146,7 +146,7 @@ impl<C: Clock> Disk<C> {
     /// Reads whole sectors.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or extends beyond the disk.
     pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let len = target.len() as u64;
         check_range(self.size_bytes, offset, len)?;
@@ -204,7 +204,7 @@ impl<C: Clock> Disk<C> {
     /// Writes whole sectors. They are in the cache when this returns.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or extends beyond the disk.
     pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let len = bytes.len() as u64;
         check_range(self.size_bytes, offset, len)?;

@@ -391,7 +391,7 @@ fn published_figures_come_out_of_the_profiles() {
         assert!(off < percent, "{value}, published {published}");
     };
     let sim = Rc::new(SimDrive::new(SimSpec::find("jmicron-jmf602b").unwrap()).unwrap());
-    // 512 units, of which 16 have a log, so 3 % of the writes find one.
+    // There are 512 units, and 16 of them have a log, so 3 % of the writes find one.
     sequential_write(&sim, 256, |_| vec![1; 1 << 20]);
     close(sequential_read(&sim, 32), 134.7, 1.0);
     close(random_writes(&sim, 600, 256 << 20) * 0.97, 5.61, 3.0);

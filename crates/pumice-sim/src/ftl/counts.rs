@@ -86,7 +86,7 @@ impl LogCounts {
         }
     }
 
-    /// Returns the sums of these counters and those of another drive.
+    /// Returns the sums of these counters and the counters of another drive.
     pub fn with(&self, other: &Self) -> Self {
         Self {
             host_blocks_written: self.host_blocks_written + other.host_blocks_written,

@@ -229,7 +229,7 @@ impl Segments {
         std::mem::take(&mut entry.lbas)
     }
 
-    /// Frees an emptied segment and its blocks, except those that have failed.
+    /// Frees an emptied segment and its blocks, except failed blocks.
     ///
     /// # Panics
     /// If the segment contains live frames.

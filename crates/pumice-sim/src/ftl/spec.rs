@@ -35,12 +35,13 @@ pub struct LogSpec {
     pub stored_min: f64,
     /// Header size of each frame in bytes; 0 for a drive that stores every block uncompressed.
     pub header_bytes: u32,
-    /// Number of dies in a stripe, one of which contains the parity of the others: at least 2, and
+    /// Number of dies in a stripe, including one die for the parity of the others: at least 2, and
     /// a divisor of the number of dies; `None` without parity.
     pub stripe_dies: Option<u32>,
     /// Policy that chooses victims.
     pub victims: VictimPolicy,
-    /// Whether collected data goes to separate segments, rather than to those of the host's writes.
+    /// Whether collected data goes to separate segments, rather than to the segments of the host's
+    /// writes.
     pub moved_apart: bool,
     /// Size of the write buffer in bytes: acknowledged data waiting for the flash. At least two
     /// rows and a frame.

@@ -59,7 +59,7 @@ pub struct ChannelFigures {
 /// The calculated cost of parity over dies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ParityFigures {
-    /// Number of dies in a stripe, one of which contains the parity of the others.
+    /// Number of dies in a stripe, including one die for the parity of the others.
     pub stripe_dies: u64,
     /// User bytes of all pages that contain parity, including bad blocks: the lost capacity.
     pub parity_bytes: u64,

@@ -40,7 +40,7 @@ pub enum Design {
         #[serde(skip_serializing_if = "Option::is_none")]
         parity: Option<Parity>,
     },
-    /// Flash with a map of large units, each of which is rewritten by a small write.
+    /// Flash with a map of large units. A small write rewrites a whole unit.
     BlockMapped {
         /// The flash.
         flash: Flash,

@@ -340,7 +340,7 @@ section! {
 section! {
     /// Parity over dies, which allows rebuilding the data of a failed die.
     Parity, "parity";
-    /// Number of dies in a stripe, one of which contains the parity of the others. The stripes
+    /// Number of dies in a stripe, including one die for the parity of the others. The stripes
     /// together comprise all dies.
     stripe_dies: Sourced<u64> => 2..=1_048_576;
 }
@@ -348,7 +348,7 @@ section! {
 section! {
     /// The units of a map that is too coarse for small writes.
     Mapping, "mapping";
-    /// Size of a unit, all of which is rewritten by a small write.
+    /// Size of a unit. A small write rewrites a whole unit.
     unit_bytes: Sourced<u64> => BLOCK..=(1 << 30);
     /// Number of units that can accept writes before they are merged; 0 merges at every write.
     log_blocks: Sourced<u64> => 0..=(1 << 20);

@@ -171,7 +171,7 @@ fn every_profile_is_possible_and_says_how_it_is_known() {
 
 #[test]
 fn the_arithmetic_agrees_with_published_figures() {
-    // 16 dies of 8192 B / (940 + 2 x 62) µs, of which one is for parity; 14 % of the rest is not
+    // 16 dies of 8192 B / (940 + 2 x 62) µs, including one for parity; 14 % of the rest is not
     // data; 64 GiB sold as 50 GB.
     let profile = Profile::find("ocz-vertex-2-50").expect("a profile");
     let figures = flash_figures(&profile);

@@ -245,7 +245,7 @@ impl System {
             let end = (first..end).find(|number| !absent(number)).unwrap_or(end);
             let system = Rc::clone(self);
             self.runtime().spawn(async move {
-                // A program that needs such a page and does not find it reads it again, and
+                // A program that does not find such a page in the cache reads it again, and
                 // receives the error.
                 let _ = system.fetch(first, end).await;
             });

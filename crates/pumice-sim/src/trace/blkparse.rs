@@ -5,8 +5,8 @@
 //!   device cpu     number seconds       pid  event rwbs sector + sectors [process]
 //! ```
 //!
-//! Either the events that queue a request (Q) or those that issue it to the driver (D) are used,
-//! never both: D if the beginning of the file contains D but no Q, otherwise Q. All other events,
+//! Only one kind of event is used: D if the beginning of the file contains D but no Q, otherwise Q.
+//! Events of kind Q queue a request, and events of kind D issue it to the driver. All other events,
 //! messages, the names of input files, and the statistics at the end are skipped.
 //!
 //! Source: blkparse(1), output description.

@@ -42,7 +42,7 @@ pub(super) fn msr(line: &str) -> Parsed {
     })
 }
 
-/// Parses time, device, sector, sectors, and 0 for a write or 1 for a read.
+/// Parses five columns: time, device, sector, number of sectors, and 0 for a write or 1 for a read.
 pub(super) fn mqsim(line: &str) -> Parsed {
     let fields = fields(line.split_ascii_whitespace())?;
     let [time, disk, sector, count, flags] = fields.as_slice() else {

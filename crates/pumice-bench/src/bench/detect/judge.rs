@@ -67,8 +67,8 @@ pub(super) struct SweepReading {
     pub(super) taken_bytes: i64,
 }
 
-/// Judges the readings of one usage source; those of incompressible data are first. `hindrance` is
-/// a reason, known in advance, why the source is unusable.
+/// Judges the readings of one usage source. The readings of incompressible data must be first.
+/// `hindrance` is a reason, known in advance, why the source is unusable.
 pub(super) fn account(
     name: &str,
     class: Class,

@@ -182,7 +182,7 @@ impl Look<'_> {
         Ok(Rounds(done))
     }
 
-    /// Writes data of a kind to a fresh target. Returns `None` if it was stopped.
+    /// Writes one kind of data to a fresh target. Returns `None` if it was stopped.
     fn run(&mut self, data: Data, reads: bool) -> Result<Option<RunReadings>> {
         let maker = Maker::new(data, self.seed, self.runs, self.span_bytes)?;
         self.runs += 1;

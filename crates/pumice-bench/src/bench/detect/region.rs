@@ -112,7 +112,7 @@ impl<'a> Region<'a> {
         Ok(Self { location, access, span_bytes, stop, runtime, drive, export, trims, is_silent })
     }
 
-    /// Returns whether the device freed its old blocks before each run so far.
+    /// Returns whether the device has freed its old blocks before every run so far.
     pub(super) fn trims(&self) -> bool {
         self.trims
     }
@@ -239,8 +239,8 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// Drops the written data from the page cache. All data is durable by then, so all of it can be
-    /// dropped.
+    /// Drops the written data from the page cache. All of it is durable by then, so all of it can
+    /// be dropped.
     fn drop_cache(&self) -> Result<()> {
         if self.drive.is_some() || self.export.is_some() || self.access.direct {
             return Ok(());

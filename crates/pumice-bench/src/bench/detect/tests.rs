@@ -61,7 +61,7 @@ fn saved_space_says_yes_and_what() {
         ([8.0, 8.0, 8.0, 8.0, 2.0], Answer::Deduplicates),
         ([8.0, 4.0, 1.0, 0.0, 2.0], Answer::Both),
         (FULL, Answer::ShowsNone),
-        // Savings of zeroes alone, or of less than 5 %, are not compression.
+        // Savings only for zeroes, or of less than 5 %, are not compression.
         ([8.0, 8.0, 8.0, 0.0, 8.0], Answer::ShowsNone),
         ([8.0, 7.8, 7.7, 7.7, 7.8], Answer::ShowsNone),
     ] {

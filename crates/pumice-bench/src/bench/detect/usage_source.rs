@@ -1,7 +1,7 @@
 //! Sources of used space: numbers that the system maintains in any case, read before and after a
 //! run.
 //!
-//! Sources that cannot be read are omitted; a remark gives the reason.
+//! Sources that cannot be read are omitted; a remark states the reason.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -404,7 +404,7 @@ impl<'a> Fleet<'a> {
         Error::host(&self.hosts[index].named.name, "a message out of turn")
     }
 
-    /// Closes all connections, and waits until all hosts have ended; kills those that do not end.
+    /// Closes all connections, waits until all hosts have ended, and kills those that do not end.
     fn end(&mut self) {
         self.hosts.iter_mut().for_each(|host| host.writer = None);
         let deadline_ns = Clocks::now().monotonic_ns + END_NS;

@@ -248,7 +248,7 @@ impl JobOptions<'_> {
     }
 }
 
-/// Parses a size as fio writes it: `4k`, `4kb` and `4kib` are 4096.
+/// Parses a size in fio's notation: `4k`, `4kb` and `4kib` are 4096.
 fn size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -5,7 +5,7 @@
 //! * `imported`: tests, runs and rounds of an imported file.
 //!
 //! Files are not trusted: their size is limited, and files of unknown format are refused. Facts
-//! that another tool does not report are omitted, never guessed: such results have one level,
+//! that another tool does not report are omitted, never guessed. Such results have one level,
 //! `as measured`, and no findings about the compressibility of the data.
 
 mod fio;

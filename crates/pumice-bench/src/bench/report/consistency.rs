@@ -103,7 +103,7 @@ fn lines<'a>(
     }
 }
 
-/// Returns the levels to draw: those with the smallest and largest saving, or the first and the
+/// Returns the levels to draw: the ones with the smallest and largest saving, or the first and the
 /// last level.
 fn drawn_levels(cells: &Cells<'_>) -> Vec<usize> {
     let levels = &cells.plan().levels;

@@ -141,7 +141,7 @@ fn series<'a>(all: &'a [Cells<'a>], names: &'a [String]) -> Vec<Lines<'a>> {
 }
 
 impl Line<'_> {
-    /// Returns a point for each test of a sweep that has a value, with its deviation if known.
+    /// Returns a point, with its deviation if known, for each test of a sweep that has a value.
     fn points(
         &self,
         sweep: &[usize],

@@ -8,7 +8,7 @@ use crate::workload::{Cache, Order};
 use pumice_drive::base::units::format_size_exact;
 use pumice_report::{self as document, Column, Number, Section, Table};
 
-/// Returns a section with the saving of each level's data, in all three quantities.
+/// Returns a section with the saving of each level's data, as all three quantities.
 pub(super) fn payloads(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Compressibility of the data");
     let mut table = Table::with_columns(vec![

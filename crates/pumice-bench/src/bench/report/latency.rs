@@ -10,7 +10,8 @@ const PERCENTS: [f64; 18] = [
     99.99, 99.995, 99.999,
 ];
 
-/// Returns a table of all cells and a curve for each test; no blocks if no latency is known.
+/// Returns a section with a table of all cells and a curve for each test. The section has no blocks
+/// if no latency is known.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Latency");
     let mut columns = vec![Column::left("test"), Column::left("level"), Column::right("requests")];

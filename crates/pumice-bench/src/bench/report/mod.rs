@@ -128,7 +128,7 @@ fn lead(results: &Results) -> String {
     format!("{} Measured{place}{date}.", header.about).trim_start().to_owned()
 }
 
-/// Returns a summary for one screen: for each unit a table of tests by levels, then the findings.
+/// Returns a summary for one screen: a table of tests by levels for each unit, then the findings.
 pub fn summary(results: &Results) -> Document {
     let cells = Cells::new(results);
     let mut document = Document::new(title(results), lead(results));
@@ -154,8 +154,8 @@ pub fn summary(results: &Results) -> Document {
     document
 }
 
-/// Returns the facts that a reader must know before trusting a result; without sections if there
-/// are none.
+/// Returns the facts that a reader must know before trusting a result; the document has no sections
+/// if there are none.
 pub fn warnings(results: &Results) -> Document {
     let mut document = Document::default();
     let found = findings::section(&Cells::new(results));

@@ -112,7 +112,7 @@ fn latencies(cell: &Cell<'_>) -> LineChart {
     chart
 }
 
-/// Returns the values over the bytes written by the end of the round.
+/// Returns the value of each round over the bytes written by its end.
 fn saturation(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, over the bytes written", cell.name());
     let mut chart = LineChart::new(title, Axis::new("written", "GB"), speed::axis(cell.test.unit));

@@ -57,7 +57,7 @@ impl Results {
         self.cell(test, level).map(|run| run.value(unit)).collect()
     }
 
-    /// Returns the values of a cell by round; `None` where there was no run.
+    /// Returns the values of a cell by round; `None` for rounds without a run.
     pub fn rounds(&self, test: usize, level: usize) -> Vec<Option<f64>> {
         let unit = self.header.plan.tests[test].unit;
         let mut rounds = Vec::new();

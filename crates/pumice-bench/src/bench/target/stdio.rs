@@ -10,7 +10,7 @@
 //! The system calls are `read`, `write` and `lseek`, at the descriptor's own offset. They block the
 //! thread, so only one request is in flight. The page cache is always used.
 //!
-//! Source: the system calls of glibc 2.36's `fwrite` and `fread`, as seen with strace.
+//! Source: the system calls of glibc 2.36's `fwrite` and `fread`, as recorded with strace.
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Goal: a forecast reports the cost and the benefit of parity over dies: capacity, write
-//! amplification, life, and the loss by the failure of a die, with parity and without.
-//! Method: the small drive, sold smaller and with parity over its four dies.
+//! amplification, lifetime, and the data lost if a die fails, with and without parity. Method: the
+//! small drive with a smaller size and parity over its four dies.
 
 use super::*;
 use pumice_sim::ftl::FaultKind;

@@ -205,7 +205,7 @@ fn duplicates_are_as_many_as_asked_and_found_by_no_chunk() {
         let data = bytes(&Payload::new(options).expect("good options"), 0, ALL);
         let units: HashSet<&[u8]> = data.chunks(unit_bytes).collect();
         let again = 100.0 - 100.0 * units.len() as f64 / (ALL / unit_bytes) as f64;
-        // Spread data has 512 draws, of which the first 34 are not repetitions; the tolerance is 3
+        // Spread data has 512 draws, and the first 34 are not repetitions; the tolerance is 3
         // standard deviations.
         assert!((again - 29.0).abs() < 6.0, "{again:.1} % duplicates, {kind:?}");
         for chunk in CHUNKS {

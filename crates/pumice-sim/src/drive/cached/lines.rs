@@ -114,8 +114,8 @@ impl Lines {
         }
     }
 
-    /// Allocates a position for a line that is absent and locked: a free position, or that of the
-    /// least recently used line that is clean and not in use. The caller must then call
+    /// Allocates a position for a line that is absent and locked: a free position, or the position
+    /// of the least recently used line that is clean and not in use. The caller must then call
     /// [`Lines::put`] or [`Lines::forget`].
     pub(super) fn take(&mut self, line: u64) -> Option<u32> {
         let place = if let Some(place) = self.free.pop() {

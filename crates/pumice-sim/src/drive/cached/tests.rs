@@ -1,6 +1,7 @@
-//! Goal: a cache never returns a byte that the host did not write, its durations are those of the
-//! drives that it uses, and after a flush it retains the data that its type guarantees. Method:
-//! random requests from several tasks, compared with an array; runs in virtual time; counters.
+//! Goal: a cache never returns a byte that the host did not write, its durations are the durations
+//! of the drives that it uses, and after a flush it retains the data that its type guarantees.
+//! Method: random requests from several tasks, compared with an array; runs in virtual time;
+//! counters.
 
 use std::rc::Rc;
 

@@ -41,8 +41,9 @@ impl LogFtl {
         Ok(self.acknowledge(now_ns))
     }
 
-    /// Reads blocks, and writes those that contain data again. A drive does this if its map has
-    /// units larger than a block. Returns the time of the acknowledgement, like [`LogFtl::write`].
+    /// Reads blocks, and writes the blocks that contain data again. A drive whose map has units
+    /// larger than a block works like this. Returns the time of the acknowledgement, like
+    /// [`LogFtl::write`].
     ///
     /// # Errors
     /// The errors of [`LogFtl::write`].
@@ -87,8 +88,9 @@ impl LogFtl {
         Ok(self.read_frames(first..first + blocks))
     }
 
-    /// Reads a page of the drive's own data, such as a page of the map, whose size is at most that
-    /// of a host block. `number` selects the die. Returns the time at which the page is available.
+    /// Reads a page of the drive's own data, such as a page of the map. The page must not be larger
+    /// than a host block. `number` selects the die. Returns the time at which the page is
+    /// available.
     ///
     /// # Errors
     /// `InvalidInput` if time would decrease.

@@ -248,7 +248,7 @@ mod tests {
             "cpu  100 0 100 700 50 0 0 0 0 0\ncpu0 1\ncpu1 1\nintr 5",
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull total=0",
         );
-        // Two seconds on two processors: 400 ticks, of which 200 are idle and 40 stolen.
+        // Two seconds on two processors: 400 ticks, including 200 idle and 40 stolen ones.
         let mut now = moment(
             12.0,
             1.6,

@@ -238,7 +238,7 @@ fn what_is_impossible_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(what), "{error}");
     };
-    // 40 segments, of which 5 are free or open.
+    // 40 segments, including 5 free or open ones.
     assert!(LogFtl::new(LogSpec { user_blocks: 35 * 64, ..small() }).is_ok());
     refused(LogSpec { user_blocks: 35 * 64 + 1, ..small() }, "room for");
     refused(LogSpec { user_blocks: 0, ..small() }, "cannot be simulated");

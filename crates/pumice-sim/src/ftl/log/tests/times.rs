@@ -67,8 +67,8 @@ fn compressed_blocks_are_read_with_the_pages_they_touch() {
     assert_near(took, 50_000 + transfer_ns(8192 - 7 * 1048));
 }
 
-/// Speeds of sequential writes and of the flash, in MB/s. The latter is calculated for four dies
-/// with a row each.
+/// Speeds of sequential writes and of the flash, in MB/s. The speed of the flash is calculated for
+/// four dies with a row each.
 #[test]
 fn sequential_bandwidth_is_arithmetic() {
     let row_ns = 900_000.0 + 2.0 * TRANSFER_NS as f64;
