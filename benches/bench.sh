@@ -6,8 +6,8 @@
 #   benches/bench.sh [ROUNDS [SECONDS]]     default 5 rounds of 2 seconds; about 2 minutes
 #
 #   read     4 KiB random reads, depth 32, io_uring, one thread, of a file in the page cache
-#   write    4 KiB random writes likewise, of a file in memory (tmpfs), data made for every write, of
-#            which 50 % is saved
+#   write    4 KiB random writes likewise, of a file in memory (tmpfs), with new data for every write
+#            that compresses by 50 %
 #   nbd      both of them on an export of nbdkit's memory, with fio's nbd engine
 #
 # Needs fio, nbdkit, python3, a release build and 1 GB of memory. The file to be read lies below

@@ -1,11 +1,11 @@
 #!/bin/bash
-# What scripts share that kill a server while a file system on its drive is in use: a drive, served
-# by `pumice serve`, nbdfuse and a loop device, or by `pumice attach` ($by); PostgreSQL on it; and
-# the way back from a failure anywhere. To be sourced; $pumice, $load, $round, $rounds, $seed, $keep,
-# $by and STEP_SECONDS are the script's.
+# Shared code of the scripts that kill a server while a file system on its drive is in use: a drive,
+# served by `pumice serve`, nbdfuse and a loop device, or by `pumice attach` ($by); PostgreSQL on
+# it; and cleanup after a failure at any point. To be sourced; the script sets $pumice, $load,
+# $round, $rounds, $seed, $keep, $by and STEP_SECONDS.
 # shellcheck disable=SC2154
 
-# Longest that a step may take.
+# Time limit of a step.
 : "${STEP_SECONDS:=60}"
 # Debian keeps PostgreSQL's programs off the path, a directory for each version.
 pg=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2> /dev/null | sort -V | tail -n 1) || :
@@ -22,7 +22,7 @@ cannot() {
     exit 77
 }
 
-# What is up at the moment, for cleaning up after a failure anywhere.
+# The parts that are currently up, for cleanup after a failure at any point.
 running='' folder='' server='' nbdfuse='' loop='' mounted='' postmaster='' clients=()
 
 fail() {
@@ -32,7 +32,7 @@ fail() {
     exit 1
 }
 
-# Ends the script, as skipped, where nothing can be attached and mounted.
+# Ends the script as skipped if drives cannot be attached and mounted here.
 check_mounting() {
     [ "$(id -u)" -eq 0 ] || cannot "mounting needs root"
     [ -c /dev/fuse ] || cannot "there is no FUSE"
@@ -62,7 +62,7 @@ release() {
     ! grep -q " $1 " /proc/self/mounts || umount "$1"
 }
 
-# The same, left to the kernel if a process still keeps the mount point busy.
+# The same, but lazily if a process still keeps the mount point busy.
 release_anyhow() {
     within_limit release "$1" || umount --lazy "$1" || :
 }
@@ -125,7 +125,7 @@ has_device() {
     ended "$server" || [ -s "$folder/device" ]
 }
 
-# serve, nbdfuse, loop. In every other round the loop device goes round the page cache.
+# serve, nbdfuse, loop. In every other round the loop device bypasses the page cache.
 attach() {
     if [ "$by" = attach ]; then
         start_attaching
@@ -138,7 +138,7 @@ attach() {
     within_limit answers && ! ended "$server" || fail "the server does not come up"
     : > "$folder/disk"
     # When the server dies, nbdfuse 1.14 may abort; the disk is dead either way. The subshell keeps
-    # bash's word about it in the log.
+    # bash's message about it in the log.
     (nbdfuse "$folder/disk" "$uri" || exit) 2>> "$folder/nbdfuse.log" &
     nbdfuse=$!
     within_limit has_size && ! ended "$nbdfuse" || fail "nbdfuse does not come up"
@@ -158,7 +158,7 @@ is_detached() { # CODE
     [ "$code" -eq "$1" ]
 }
 
-# Also ends a process that attaches and was not killed.
+# Also ends an attaching process that was not killed.
 detach() { # [CODE]
     if [ "$by" = attach ]; then
         within_limit is_detached "${1:-0}" || fail "pumice detach"
@@ -207,7 +207,7 @@ stop_postgresql() {
     postmaster=
 }
 
-# A number of milliseconds below $1, as seconds.
+# A number of milliseconds below $1, in seconds.
 moment() {
     local milliseconds=$(((RANDOM * 32768 + RANDOM) % $1))
     printf '%d.%03d' $((milliseconds / 1000)) $((milliseconds % 1000))
@@ -219,7 +219,7 @@ kill_server() {
     server=
 }
 
-# Makes a database on the disk that is mounted, with the tables of pgbench and what TABLES creates.
+# Creates a database on the mounted disk, with the tables of pgbench and those that TABLES creates.
 new_postgresql() { # WAL_MIB TABLES
     install -d -o postgres -g postgres -m 700 "$folder/mount/data" "$folder/run"
     as_postgres "$pg/initdb" -D "$folder/mount/data" --data-checksums --auth=trust \

@@ -1,6 +1,6 @@
 #!/bin/bash
 # A year of daily backups of a PostgreSQL under load, in minutes: each day a snapshot of the served
-# drive and an incremental send to a second drive, with kills between, and restores that are
+# drive and an incremental send to a second drive, with kills in between, and restores that are
 # compared and started.
 #
 #   tests/backups.sh [--days N] [--every N] [--seed N] [--pumice PROGRAM] [--keep]
@@ -17,10 +17,10 @@
 #
 # Every N days (--every, default 30) and on the last day: the copy's snapshot and the server's are
 # one disk, as qemu-img compare reads them, and pumice check finds nothing in the copy. PostgreSQL
-# starts on what extract writes of it, has each day's row, balances that add up, and nothing that
-# pg_amcheck finds.
+# starts on the image that extract writes, with each day's row and balances that add up, and
+# pg_amcheck finds nothing.
 #
-# Prints a line for each restore and a summary. Exit codes as crash_rounds.sh: 0 all is well, 1 a
+# Prints a line for each restore and a summary. Exit codes as in crash_rounds.sh: 0 all is well, 1 a
 # check failed and everything is kept, 2 a program is missing, 77 no root, FUSE or loop device.
 # Works in a folder below TMPDIR (default /var/tmp), which needs 4 GB.
 set -euo pipefail
@@ -30,10 +30,10 @@ export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
 KILLED_EVERY=5
 CUT_EVERY=7
 KEPT_DAYS=7
-# Longest that a step may take.
+# Time limit of a step.
 STEP_SECONDS=60
 
-# Neither pumice nor nbdfuse is to leave a core behind.
+# Neither pumice nor nbdfuse may dump core.
 ulimit -c 0
 rounds=365 every=30 seed=$((RANDOM * 32768 + RANDOM)) pumice=$PWD/target/release/pumice keep=no
 by=nbdfuse load=backups round=0 type=ext4
@@ -72,7 +72,7 @@ pgbench_here() {
         --host="$folder/run" "$@" postgres > "$folder/pgbench.log" 2>&1
 }
 
-# Until the process $client is ended.
+# Runs until the process $client is ended.
 start_pgbench() {
     (exec setpriv --reuid=postgres --regid=postgres --clear-groups -- timeout "$STEP_SECONDS" \
         "$pg/pgbench" --no-vacuum --client=2 --time="$STEP_SECONDS" --host="$folder/run" \
@@ -85,7 +85,7 @@ end_pgbench() {
     reap "$client" || :
 }
 
-# Takes down what stood on the server, which is dead, and starts all of it again.
+# Removes everything that used the dead server, and starts all of it again.
 start_again() {
     stop_postgresql
     unmount_disk
@@ -105,7 +105,7 @@ crash() {
 }
 
 # Starts to send the day to the copy, and kills one of the two or the server in the middle. A copy
-# that has nothing of it yet is as it was.
+# that has received nothing of it is unchanged.
 cut_off() {
     local victim=$((round / CUT_EVERY % 3)) size_kib
     size_kib=$((RANDOM % 512 + 1))
@@ -210,7 +210,7 @@ echo "seed $seed, $("$pumice" --version)"
 RANDOM=$((seed % 32768))
 started=$SECONDS running=yes serves=0 kills=0 resumed=0 restores=0
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-backups-XXXXXX")
-# PostgreSQL runs as a user of its own and has to get at its socket and its data.
+# PostgreSQL runs as a user of its own, which needs access to its socket and its data.
 chmod 755 "$folder"
 mkdir "$folder/mount"
 export PUMICE_RUNTIME_DIR=$folder/pumice

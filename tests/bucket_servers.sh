@@ -15,32 +15,32 @@
 #               the balances of pgbench add up, pg_amcheck and e2fsck find nothing.
 #   both        pumice check finds nothing, in the bucket alone
 #
-# A server that is known to create objects twice under If-None-Match is started, too: `create` must
-# refuse it, in a line that says why, and leave no journal.
+# A server that is known to create objects twice under If-None-Match is also started: `create` must
+# refuse it with a line that states why, and leave no journal.
 #
 #   versitygw   go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 #   minio       go install github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 #   moto        pip install 'moto[server]'
 #   s3s-fs      cargo install s3s-fs --features binary     (the one that must be refused)
 #
-# Prints a line for each step. Exit codes as crash_rounds.sh: 0 all is well, 1 a check failed and
+# Prints a line for each step. Exit codes as in crash_rounds.sh: 0 all is well, 1 a check failed and
 # everything is kept, 2 a program is missing, 77 no root, FUSE, loop device or server. Works in a
 # folder below TMPDIR (default /var/tmp), which needs 2 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
 
-# Longest that a step may take.
+# Time limit of a step.
 STEP_SECONDS=120
 SIZE=256M
 # Less than is written, so that segments are read from the bucket.
 JOURNAL=128M
-# Attempts to create a drive in a server that must be refused.
+# Attempts to create a drive on a server that must be refused.
 REFUSALS=5
 KEY=pumice SECRET=pumice-secret BUCKET=drives
 EMPTY=$(sha256sum < /dev/null | cut -d ' ' -f 1)
 
-# Neither pumice nor nbdfuse is to leave a core behind.
+# Neither pumice nor nbdfuse may dump core.
 ulimit -c 0
 seed=$((RANDOM * 32768 + RANDOM)) pumice=$PWD/target/release/pumice keep=no servers=()
 by=nbdfuse load='' round=1 rounds=1 type=ext4 store=''
@@ -75,7 +75,7 @@ program_of() {
     esac
 }
 
-# A port that was free a moment ago, below those that the kernel hands out.
+# A port that was free a moment ago, below those that the kernel assigns.
 free_port() {
     local port
     for port in $(shuf --input-range=20000-29999 --head-count=50); do
@@ -89,7 +89,7 @@ store_listens() {
 }
 
 bucket_is_made() {
-    # curl signs, and leaves the checksum of the empty body to its user.
+    # curl signs the request, but its caller must supply the checksum of the empty body.
     ended "$store" || curl --silent --fail --request PUT --user "$KEY:$SECRET" \
         --aws-sigv4 aws:amz:us-east-1:s3 --header "x-amz-content-sha256: $EMPTY" \
         "$AWS_ENDPOINT_URL/$BUCKET"
@@ -126,7 +126,7 @@ stop_store() {
     store=''
 }
 
-# Passes the exit code on to what cleans up next.
+# Passes the exit code on to the next cleanup.
 kill_store() {
     local status=$?
     [ -z "$store" ] || kill -KILL "$store" 2> /dev/null || :
@@ -171,7 +171,7 @@ milliseconds() {
     echo $(((now - $1) / 1000))
 }
 
-# The machine is gone, and its disk: another one takes over. Sets what was slow about that.
+# The machine is gone, and its disk: another one takes over. Sets `times`, the durations.
 take_over() {
     local from=${EPOCHREALTIME/[.,]/} taken
     rm "$folder/drive"
@@ -232,7 +232,7 @@ run_fio() {
 
 # ---- PostgreSQL on ext4 ----
 
-# One client, so that each number is committed after the one before. psql prints a number once its
+# One client, so that each number is committed after the previous one. psql prints a number once its
 # COMMIT has returned.
 start_rows() {
     seq --format='INSERT INTO rows VALUES (%.0f) RETURNING id;' 10000000 2> /dev/null |
@@ -318,7 +318,7 @@ run_refused() {
 
 run_server() {
     folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-bucket-$load-XXXXXX")
-    # PostgreSQL runs as a user of its own and has to get at its socket and its data.
+    # PostgreSQL runs as a user of its own, which needs access to its socket and its data.
     chmod 755 "$folder"
     mkdir "$folder/mount"
     serves=0

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The gate before a push, in about three minutes: format, lints, the style of the tree, and the unit
 # tests of the crates that differ from COMMIT (default: where HEAD left its upstream, or its
-# parent), committed or not. `make hooks` lets git run it; .ci/run is what decides.
+# parent), committed or not. `make hooks` lets git run it; .ci/run decides.
 #
 # Usage: tests/check.sh [COMMIT]
 set -euo pipefail
@@ -26,7 +26,7 @@ mapfile -t crates < <(echo "$changed" | cut -s -d / -f 2 | sort -u)
     $CARGO test --locked --quiet --package tidy
 )
 # Simulations of whole drives take minutes, which CI has: here the drive's are left out, and torture
-# looks for a few seconds.
+# tests run for a few seconds.
 libraries=() binary= torture=
 for crate in "${crates[@]}"; do
     case $crate in

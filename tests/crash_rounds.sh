@@ -1,6 +1,6 @@
 #!/bin/bash
 # Kills the server with SIGKILL under real loads, round after round on the same drive, and checks
-# that everything which was acknowledged as durable is there.
+# that all data acknowledged as durable is present.
 #
 #   tests/crash_rounds.sh [--rounds N] [--load NAME]... [--attach] [--seed N] [--pumice PROGRAM]
 #                         [--keep]
@@ -11,7 +11,7 @@
 #   pumice serve - nbdfuse - loop device - check     fsck after the journal was replayed; the
 #                                                    load's own check; pumice check
 #
-# With --attach it is `pumice attach` that makes the loop device, and is killed.
+# With --attach, `pumice attach` creates the loop device, and is killed.
 #
 #   fio         random writes with O_DSYNC on the loop device. Each write that returned must verify.
 #   ext4, xfs   four threads make, replace and remove files, with fsync; fixtures/files.py checks
@@ -20,28 +20,29 @@
 #               on xfs in turn. After recovery each noted row must be there, the balances must add
 #               up, and pg_amcheck, pg_checksums and fsck must find nothing.
 #
-# fsync reaches the drive as FLUSH through nbdfuse and loop: a round goes on only when the server's
-# count of flushes grows. Every third round also kills the server within 60 ms of its next start. A
-# kill leaves the operating system's page cache alone, so this is about the server's own buffers;
-# that it syncs the medium too is shown by the simulated power losses of src/controller/tests/.
+# fsync reaches the drive as FLUSH through nbdfuse and loop: a round continues only when the
+# server's count of flushes grows. Every third round also kills the server within 60 ms of its next
+# start. A kill leaves the operating system's page cache alone, so this tests the server's own
+# buffers; the simulated power losses of crates/pumice-drive/src/controller/tests/ show that it
+# syncs the medium too.
 #
 # Prints a line a round and a summary. Exit code 0: all clean. 1: a check failed, and everything
-# that is needed to look at it is kept, the drive as the crash left it (`crashed`) too. 2: a program
+# needed to examine it is kept, including the drive as the crash left it (`crashed`). 2: a program
 # is missing. 77: no root, FUSE, loop device or file system here. Works in a folder below TMPDIR
 # (default /var/tmp), which needs 6 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
 
-# A drive takes this many crashes before the next one begins, so that young drives crash, too.
+# Number of crashes of a drive before a new one is created, so that young drives crash, too.
 ROUNDS_PER_DRIVE=10
 CAPACITY=4G
 SIZE=512M
-# Longest that a client may go on after the crash, that a step may take, and that a load may run.
+# Time limits of a client after the crash, of a step, and of a load.
 STEP_SECONDS=60
 LOAD_SECONDS=20
 
-# Neither pumice nor nbdfuse is to leave a core behind.
+# Neither pumice nor nbdfuse may dump core.
 ulimit -c 0
 rounds=1 seed=$((RANDOM * 32768 + RANDOM)) pumice=$PWD/target/release/pumice keep=no loads=()
 by=nbdfuse
@@ -204,7 +205,7 @@ postgresql_new() {
 }
 
 # psql prints a row once its COMMIT has returned. It ends with the connection; its last line is
-# whole.
+# complete.
 note_commits() {
     yes 'INSERT INTO noted (body) SELECT repeat(md5(random()::text), 1 + (random() * 99)::int)
          RETURNING id;' 2> /dev/null |
@@ -313,7 +314,7 @@ RANDOM=$((seed % 32768))
 started=$SECONDS running=yes
 for load in "${loads[@]}"; do
     folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-crash-$load-XXXXXX")
-    # PostgreSQL runs as a user of its own and has to get at its socket and its data.
+    # PostgreSQL runs as a user of its own, which needs access to its socket and its data.
     chmod 755 "$folder"
     mkdir "$folder/mount"
     export PUMICE_RUNTIME_DIR=$folder/pumice

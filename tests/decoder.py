@@ -104,7 +104,7 @@ assert crc64(b"123456789") == 0xAE8B14860A799888
 
 
 def checksum_with_hole(data, offset):
-    """Returns the CRC-64 of a structure with its own checksum, at `offset`, as zero."""
+    """Returns the CRC-64 of a structure whose own checksum, at `offset`, counts as zero."""
     return crc64(data[:offset] + bytes(8) + data[offset + 8:])
 
 

@@ -322,7 +322,7 @@ class Ring:
 
 
 def check_ciphers():
-    """Checks the ciphers against known answers."""
+    """Checks the ciphers with known answers."""
     counted = bytes(range(32))
     for aes in (PlainAes(counted), Aes(counted)):
         # FIPS 197, appendix C.3.

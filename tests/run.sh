@@ -1,11 +1,11 @@
 #!/bin/bash
 # Runs every test: with cargo-nextest where it is installed, which ends a test that hangs, and with
-# `cargo test` otherwise. Arguments go to either. In CI (CI=true) nextest repeats a test that
-# fails, and the last lines name those that passed only then.
+# `cargo test` otherwise. Arguments are passed to either. In CI (CI=true) nextest repeats a test
+# that fails, and the last lines name those that passed only then.
 #
 # No process, mount or loop device of a test outlives the run, also if Ctrl-C or SIGTERM ends it:
-# tests keep their files in one folder, and each of their processes inherits a variable. What a
-# test has left is named and removed. The folder stays if a test failed and left files there.
+# tests keep their files in one folder, and each of their processes inherits a variable. Anything
+# that a test has left is named and removed. The folder stays if a test failed and left files there.
 #
 # Exit code: 0 if all tests passed; otherwise that of the last runner that failed.
 set -uo pipefail
@@ -71,7 +71,7 @@ run() {
 }
 
 export PUMICE_TEST_RUN=$RUN TMPDIR=$FOLDER
-# They wait for media and for each other's programs as long as they compute.
+# They wait for media and for each other's programs about as long as they compute.
 export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
 if $CARGO nextest --version > /dev/null 2>&1; then
     profile=default

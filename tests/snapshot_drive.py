@@ -345,8 +345,8 @@ class World:
         self.background[-1].wait()
 
     def empty_again(self, draw):
-        """Takes snapshots while segments are emptied and of copies that die later, and deletes the
-        oldest: this order once lost the content of copies."""
+        """Takes snapshots while segments are emptied, and snapshots of copies that die later, and
+        deletes the oldest: this order once lost the content of copies."""
         self.create(draw)
         self.write(draw.randrange(10, 60))
         self.compact(draw)

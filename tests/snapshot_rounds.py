@@ -20,14 +20,14 @@ Writers own disjoint stripes and have one request in flight each. So the content
 while they wait is known exactly. A snapshot taken while they write has the requests of each writer
 up to some request, between those that had returned before the command and those sent before its
 end; the check determines that request once, and it holds from then on. If a request is in the
-snapshot, so must be all requests that had returned before it was sent. The same goes for the disk
+snapshot, so must be all requests that had returned before it was sent. The same holds for the disk
 after a crash, from the last flush on. Every acknowledged snapshot must be present and whole; a
 snapshot whose creation or deletion was cut must be whole or absent. Images are read by nbdcopy and
 qemu-img from the server and by `pumice extract` from the closed drive.
 
 Snapshots hold segments that garbage collection empties, again and again. decoder.py counts the
 frames copied for them in the forwarding tables; a run of ten rounds in which too few were copied,
-or none was copied twice, fails as too tame.
+or none was copied twice, fails as too weak.
 
 --plant damages a frame that a snapshot needs (frame), rolls the disk back (rollback) or expects
 another block in a snapshot (model), unknown to the checks, which must then end the run with exit
@@ -384,7 +384,7 @@ def main():
     except KeyboardInterrupt:
         status = 130
     finally:
-        # Running work is ended once, even if several signals ask for it.
+        # Running work is ended once, even if several signals request it.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         world.close(options.keep or status == 1)

@@ -3,10 +3,10 @@
 #
 #   tests/foreign/build.sh LIBNBD NBD TARGET
 #
-# LIBNBD and NBD are unpacked source packages of those names; they go to TARGET/libnbd and TARGET/nbd.
-# Needs a C compiler, libnbd-dev, libglib2.0-dev and libgnutls28-dev. The programs are compiled one by
-# one, because all that a configured build adds is about libraries that they do not use. Those that
-# load a server for ten seconds do so for three.
+# LIBNBD and NBD are unpacked source packages of those names; they go to TARGET/libnbd and
+# TARGET/nbd. Needs a C compiler, libnbd-dev, libglib2.0-dev and libgnutls28-dev. The programs are
+# compiled one by one, because a configured build adds only support for libraries that they do not
+# use. Programs that load a server for ten seconds run for three instead.
 set -euo pipefail
 list=$(cd "$(dirname "$0")" && pwd)/list
 # Whole or absent.

@@ -1,6 +1,6 @@
-# In the guest (see run.sh), started by systemd after the file systems of fstab. The first boot writes
-# until the power is cut. The second finds what was synced, and starts the units with all that they
-# forbid themselves.
+# In the guest (see run.sh), started by systemd after the file systems of fstab. The first boot
+# writes until the power is cut. The second finds the synced data, and starts the units with all
+# their restrictions.
 # shellcheck shell=sh
 . /words.sh
 drive=/data/data.pumice

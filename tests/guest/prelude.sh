@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# In the guest (see run.sh): what every script begins with, before words.sh.
+# In the guest (see run.sh): the beginning of every script, before words.sh.
 export PATH=/sbin:/bin HOME=/tmp
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -7,5 +7,5 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmpfs /tmp
 for module in /modules/*; do insmod "$module"; done
-# Programs that look in /bin would find those of busybox, which know fewer flags.
+# Programs that search /bin would find those of busybox, which have fewer flags.
 for program in /sbin/*; do rm -f "/bin/${program##*/}"; done

@@ -1,20 +1,21 @@
 #!/bin/bash
-# Boots Debian's kernel in QEMU under software emulation, with what is needed and a script as its
-# first process: for what the machine's own kernel lacks, or has in another version.
+# Boots Debian's kernel in QEMU under software emulation, with the necessary programs and a script
+# as its first process, to test features that the machine's own kernel lacks, or has in another
+# version.
 #
 #   tests/guest/run.sh SCRIPT PUMICE [PORT|SOCKET|URI]
 #
 # SCRIPT runs in the guest after prelude.sh and words.sh, by busybox's shell, as `/init`; `/pumice`
-# is the program PUMICE, and 10.0.2.2, with $port in its environment, is the server on PORT of this machine's
-# loopback; with SOCKET, /dev/vda is the vhost-user disk there; with URI, it is that NBD export, with
-# a write cache. What SCRIPT says in lines that begin with "| " goes to standard output, everything
-# on the guest's console to standard error. Its last word must be "good".
+# is the program PUMICE, and 10.0.2.2, with $port in its environment, is the server on PORT of this
+# machine's loopback; with SOCKET, /dev/vda is the vhost-user disk there; with URI, it is that NBD
+# export, with a write cache. Lines of SCRIPT's output that begin with "| " go to standard output,
+# everything on the guest's console to standard error. The last such line must be "good".
 #
 # A SCRIPT with a line `# needs systemd` gets this machine's systemd with its targets, none of its
-# services, the units of Pumice, and booted.sh for what comes after the boot.
+# services, the units of Pumice, and booted.sh for the steps after the boot.
 #
 # PUMICE_GUEST_KERNEL names the folder of an unpacked kernel package: `dpkg-deb --extract` of the
-# package that linux-image-cloud-amd64 depends on. `.ci/run` gets it.
+# package that linux-image-cloud-amd64 depends on. `.ci/run` downloads it.
 #
 # Exit code 0: good. 1: not. 2: a program or the kernel is missing.
 set -euo pipefail
@@ -27,7 +28,7 @@ case ${3:-} in
     *) port=${3:-} ;;
 esac
 
-# Longest that a guest may take; half a minute is usual.
+# Time limit of a guest; half a minute is usual.
 GUEST_SECONDS=300
 MODULES=(ext4 fuse loop nbd virtio_blk virtio_net virtio_pci)
 PROGRAMS=(blkid e2fsck fstrim losetup mke2fs mount nbd-client nsenter umount)
@@ -79,7 +80,7 @@ place "$folder/pumice" pumice
 cat "$here"/{prelude,words}.sh "$script" > "$root/init"
 chmod +x "$root/init"
 
-# The index of a package is made when it is installed; the package itself may not be ours to write.
+# The index of a package is made when it is installed; the package itself may be read-only.
 mkdir -p "$folder/index/lib"
 cp -r "$kernel/lib/modules" "$folder/index/lib/"
 depmod -b "$folder/index" "$version" 2> /dev/null
@@ -107,7 +108,7 @@ fi
 machine=(-accel tcg -m 1024 -smp 2 -no-reboot -nodefaults -display none -serial stdio
     -kernel "$image" -initrd "$folder/initrd"
     -append "console=ttyS0 loglevel=4 panic=-1 no_timer_check port=$port")
-# The stream editors keep nothing back; `|| :` because timeout's answer is in what was said.
+# The stream editors do not buffer; `|| :` because the output shows whether the guest succeeded.
 timeout --foreground --kill-after=5 "$GUEST_SECONDS" \
     qemu-system-x86_64 "${machine[@]}" "${network[@]}" "${disk[@]}" < /dev/null |
     sed -u 's/\r$//' | tee /dev/stderr | sed -u -n 's/^| //p' | tee "$folder/said" || :

@@ -1,7 +1,7 @@
-# In the guest (see run.sh): the words of every script.
+# In the guest (see run.sh): the commands shared by all scripts.
 # shellcheck shell=sh
 
-# The shell prefers its own programs of these names, too.
+# The shell also prefers its own programs of these names.
 for program in /sbin/*; do
     # shellcheck disable=SC2139
     alias "${program##*/}=$program"
@@ -14,7 +14,7 @@ fail() {
     dmesg | tail -n 20
     poweroff -f
 }
-# Files that compress by half, and their sums.
+# Files that compress by half, and their checksums.
 write() { # name in /mnt
     {
         head -c 200000 /dev/urandom
@@ -22,7 +22,7 @@ write() { # name in /mnt
     } > "/mnt/$1" || fail "file $1"
     md5sum "/mnt/$1" >> /tmp/sums
 }
-# Nothing of what is compared comes out of the guest's memory.
+# The comparison must read nothing from the guest's memory.
 compare() {
     echo 3 > /proc/sys/vm/drop_caches
     md5sum -c /tmp/sums > /tmp/found || fail "$(grep -v OK /tmp/found)"

@@ -108,7 +108,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     found.or_else(|| skip(&format!("{name} is not installed ({})", package(name))))
 }
 
-/// Returns the Debian or PyPI package of a program, which mostly has the program's name.
+/// Returns the Debian or PyPI package of a program, which usually has the program's name.
 fn package(program: &str) -> &str {
     match program {
         "blkid" | "blockdev" | "fincore" | "fstrim" | "ionice" | "partx" | "setpriv" | "setsid" => {
@@ -157,7 +157,7 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/it/fixtures").join(name)
 }
 
-/// A block device backed by a file; gone when dropped.
+/// A block device backed by a file; removed when dropped.
 pub(crate) struct LoopDevice {
     path: PathBuf,
     losetup: PathBuf,
@@ -165,13 +165,13 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Creates a device of `bytes` zeroes, or reports why the test is skipped: a device takes
+    /// Creates a device of `bytes` zeroes, or reports why the test is skipped: a device requires
     /// privileges that not even CI has everywhere.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         Self::within(&env::temp_dir(), bytes)
     }
 
-    /// Does the same with the device's file in memory, where the machine has a place for such
+    /// Like [`Self::new`], with the device's file in memory if the machine has a place for such
     /// files.
     #[cfg(feature = "bench")]
     pub(crate) fn in_memory(bytes: u64) -> Option<Self> {
@@ -301,7 +301,7 @@ impl Drive {
         self.serve_with(&[])
     }
 
-    /// Does the same as [`Drive::serve`], with further arguments for `pumice serve`.
+    /// Like [`Drive::serve`], with further arguments for `pumice serve`.
     pub(crate) fn serve_with(&self, args: &[&str]) -> Server {
         // A new name each time: after `kill -9` the old socket file is still there.
         self.servers.set(self.servers.get() + 1);
@@ -323,8 +323,7 @@ impl Drive {
         Server::start(&mut command, socket)
     }
 
-    /// Does the same as [`Drive::serve_with`], and waits until other commands can also reach the
-    /// server.
+    /// Like [`Drive::serve_with`], and waits until other commands can also reach the server.
     pub(crate) fn serve_with_control(&self, args: &[&str]) -> Server {
         let server = self.serve_with(args);
         let answers = |socket: &PathBuf| UnixStream::connect(socket).is_ok();
@@ -486,12 +485,12 @@ impl Server {
         wait_until("the server restarts", || starts() > before);
     }
 
-    /// Asks the server to end with SIGTERM and asserts that it does so in time and with exit 0.
+    /// Asks the server to end with SIGTERM and asserts that it ends in time and with exit 0.
     pub(crate) fn stop(self) {
         self.stop_with(0);
     }
 
-    /// Does the same with another exit code. Returns the server's standard error.
+    /// Like [`Self::stop`], with another exit code. Returns the server's standard error.
     pub(crate) fn stop_with(mut self, expected: i32) -> String {
         kill_process(pid(&self.child), Signal::TERM).expect("SIGTERM");
         let status = wait(&mut self.child, SERVER_LIMIT);

@@ -1,7 +1,7 @@
-//! The built program as a user meets it: real clients, real servers, real files, real crashes.
+//! The built program as a user sees it: real clients, real servers, real files, real crashes.
 //!
-//! One binary, so that it is linked once. `harness` supports all of the tests; every other file is
-//! one goal, in a room with its neighbours. Each test has a drive and a server of its own, so they
+//! One binary, so that it is linked once. `harness` supports all of the tests; every other file has
+//! one goal, in a folder with related files. Each test has a drive and a server of its own, so they
 //! may all run together.
 
 mod harness;

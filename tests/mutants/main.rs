@@ -191,7 +191,7 @@ fn run_unbroken<'a>(
     }
 }
 
-/// Plants one mutant, runs its test, and takes it out again.
+/// Plants one mutant, runs its test, and removes it.
 fn try_mutant(tree: &Tree, mutant: &Mutant, limit: Duration) -> (Verdict, String) {
     let planted = match tree.plant(mutant) {
         Ok(planted) => planted,

@@ -62,7 +62,7 @@ impl Tree {
     /// Copies every file that git knows or does not ignore.
     ///
     /// # Errors
-    /// There is no git or no room, or another run is active.
+    /// There is no git or no space, or another run is active.
     pub(crate) fn copy(source: &Path) -> Result<Self, String> {
         let folder = source.join("target/mutants");
         let failed = |error: std::io::Error| format!("cannot copy the tree: {error}");

@@ -1,17 +1,17 @@
 //! How much of the prose is in this project's dialect: relative clauses where English has a noun.
 //! The limits may only fall.
 
-/// A word or phrase, and how often it may stand in 1,000 words of a file's prose.
+/// A word or phrase, and its maximum number of occurrences in 1,000 words of a file's prose.
 const LIMITS: [(&str, usize); 4] =
     [("what", 2), ("of which", 1), ("those that", 1), ("that of", 1)];
 
-/// More of each that any file may have: a short one has few words.
+/// Additional occurrences of each in any file, because a short file has few words.
 const FREE: usize = 2;
 
 /// Words of a paragraph of a document.
 const PARAGRAPH_WORDS_MAX: usize = 120;
 
-/// Documents that quote what others wrote or print.
+/// Documents that quote the texts or output of others.
 const QUOTES: [&str; 2] = ["docs/cli.md", "tests/tidy/dialect.rs"];
 
 pub(crate) fn nouns_are_nouns(path: &str, text: &str) -> Vec<String> {

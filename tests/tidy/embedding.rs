@@ -1,5 +1,5 @@
 //! The texts of the libraries that other programs embed name no flag and no command of this one,
-//! which words the remedies of errors itself (`crates/pumice/src/remedy.rs`).
+//! which adds the remedies of errors itself (`crates/pumice/src/remedy.rs`).
 
 use crate::code::strings;
 

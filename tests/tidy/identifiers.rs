@@ -1,4 +1,4 @@
-//! Documents name things that exist: every identifier between back ticks in a Markdown file stands
+//! Documents name things that exist: every identifier between back ticks in a Markdown file occurs
 //! somewhere in the sources. Only the last part of a path is searched for, and prose in back ticks
 //! (commands, file names, values) is not an identifier.
 

@@ -1,5 +1,5 @@
-//! Rooms whose modules form no circle, and a program whose rooms do not import the command line: a
-//! reader can take one after the other.
+//! Directories whose modules do not import each other in a cycle, and a program whose directories
+//! do not import its command line: a reader can study one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,10 +21,10 @@ const ROOMS: [&str; 8] = [
 const PROGRAM: &str = "crates/pumice/src";
 const ABOVE: [&str; 2] = ["cli/", "main.rs"];
 
-/// One module of a room imports from another: where, once for each pair.
+/// An import of one module of a directory by another: its location, once for each pair.
 type Arrows = BTreeMap<(String, String), String>;
 
-/// Returns the path of the module that a file of a room is: `drive/open.rs` is `drive::open`.
+/// Returns the path of the module that a file of a directory is: `drive/open.rs` is `drive::open`.
 fn module(file: &str) -> Vec<&str> {
     let mut path: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
     if matches!(path.last(), Some(&"mod" | &"lib")) {
@@ -33,8 +33,8 @@ fn module(file: &str) -> Vec<&str> {
     path
 }
 
-/// Adds the imports of a file of a room, given by its path below the room's directory, from other
-/// modules of the room, whose path in its crate is `root`.
+/// Adds the imports of a file of a directory, given by its path below that directory, from other
+/// modules of the directory, whose path in its crate is `root`.
 fn add(arrows: &mut Arrows, root: &str, file: &str, text: &str, modules: &BTreeSet<String>) {
     let path = module(file);
     let Some(own) = path.first() else { return };
@@ -60,7 +60,7 @@ fn add(arrows: &mut Arrows, root: &str, file: &str, text: &str, modules: &BTreeS
     }
 }
 
-/// Returns the first names of a path, of which a group has several.
+/// Returns the first names of a path; a group has several.
 fn first_names(path: &str) -> Vec<&str> {
     let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
     let first = |text: &str| text.find(|c| !is_of_name(c)).unwrap_or(text.len());
@@ -81,7 +81,7 @@ fn first_names(path: &str) -> Vec<&str> {
     names
 }
 
-/// Leaves the arrows that are part of a circle, or lead from one to another.
+/// Keeps the arrows that are part of a cycle, or lead from one cycle to another.
 fn circles(mut arrows: Arrows) -> Arrows {
     loop {
         let from: BTreeSet<String> = arrows.keys().map(|(from, _)| from.clone()).collect();

@@ -1,13 +1,13 @@
 //! Goal: the rules of STYLE are enforced by a machine, not by reviewers.
 //!
-//! Method: each rule is a function of a file's path and text that returns the file's faults;
-//! the first test runs all rules over the whole tree, the others feed each rule text that it must
-//! refuse. `code` strips comments and strings, `limits` counts, `words` knows what must not be
-//! written, `prose` which words have a plainer term, `links` follows the documents' links,
-//! `identifiers` and `promises` look for the names and tests they mention, `mutants` for the text
-//! that planted bugs replace, `dialect` counts relative clauses, `embedding` keeps the program's
-//! flags out of the libraries. `layers`, `face` and `ci` are no such rules: they look for circles
-//! of imports, for types that the library does not export, and for the commands that CI calls.
+//! Method: each rule is a function of a file's path and text that returns the file's faults; the
+//! first test runs all rules over the whole tree, the others feed each rule text that it must
+//! refuse. `code` strips comments and strings, `limits` counts, `words` lists forbidden text,
+//! `prose` words that have a plainer term, `links` follows the documents' links, `identifiers` and
+//! `promises` search for the names and tests they mention, `mutants` for the text that planted bugs
+//! replace, `dialect` counts relative clauses, `embedding` keeps the program's flags out of the
+//! libraries. `layers`, `face` and `ci` are not such rules: they check for cycles of imports, for
+//! types that the library does not export, and for the commands that CI calls.
 #![cfg(test)]
 
 use std::fs;
@@ -55,7 +55,7 @@ const RULES: [Rule; 16] = [
 /// Directories without handwritten files.
 const NOT_OURS: [&str; 5] = [".git", "advisories", "target", "__pycache__", "node_modules"];
 
-/// Ends of names of files that hold text.
+/// Suffixes of the names of text files.
 const TEXT: [&str; 9] =
     [".rs", ".md", ".toml", ".py", ".sh", "Makefile", ".ci/run", ".gitignore", ".editorconfig"];
 

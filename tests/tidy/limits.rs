@@ -65,7 +65,7 @@ fn function_lines(lines: &[&str]) -> usize {
 pub(crate) fn lines_fit(path: &str, text: &str) -> Vec<String> {
     let lines = match path.rsplit('.').next() {
         Some("rs" | "py") => text.lines().collect(),
-        // What a program prints and rows of tables are as long as they are.
+        // Output of programs and rows of tables may have any length.
         Some("md") if path != "docs/cli.md" => crate::dialect::prose(path, text),
         _ => Vec::new(),
     };

@@ -4,7 +4,7 @@
 
 use crate::words::contains_word;
 
-/// A word or phrase, and what to write instead.
+/// A word or phrase, and its replacement.
 const BANNED: [(&str, &str); 17] = [
     ("behind", "for a later log position: after, beyond or up to"),
     ("whoever", "the noun: the caller, the client, the writer"),
@@ -38,7 +38,7 @@ pub(crate) fn prose_is_plain(path: &str, text: &str) -> Vec<String> {
     }
     let mut wrong = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // To leave something behind is what it says.
+        // To leave something behind is a literal use.
         let line = LEFT_BEHIND.iter().fold(line.to_lowercase(), |line, it| line.replace(it, ""));
         for (word, instead) in BANNED {
             if contains_word(&line, word) {

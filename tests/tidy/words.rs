@@ -3,7 +3,7 @@
 
 use crate::code;
 
-/// A call, where it is allowed (beginnings of paths), and why not elsewhere.
+/// A call, its allowed places (prefixes of paths), and the reason for the limit.
 struct Banned {
     call: &'static str,
     allowed: &'static [&'static str],
@@ -98,8 +98,7 @@ pub(crate) fn file_name_says_something(path: &str, _text: &str) -> Vec<String> {
     empty.map(|part| format!("1: '{part}' says nothing about what is in it")).collect()
 }
 
-/// Beginnings of paths that exist on one machine only. Split, so that this file can also be
-/// checked.
+/// Prefixes of paths that exist on one machine only. Split, so that this file can also be checked.
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
 

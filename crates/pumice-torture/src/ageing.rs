@@ -68,10 +68,10 @@ const ROUND_DIVISOR: u64 = 4;
 /// How close the share in use must come, in percent of the space.
 const NEAR_PERCENT: f64 = 0.3;
 
-/// Requests of a host between two looks at the space and memory in use.
+/// Requests of a host between two samples of the space and memory in use.
 const LOOK_REQUESTS: u64 = 64;
 
-/// Looks after which the mean share in use is judged.
+/// Number of samples over which the mean share in use is judged.
 const LOOKS_MIN: u64 = 50;
 
 /// A request that takes a minute counts as waiting forever.
@@ -197,7 +197,7 @@ struct Shared {
     pool: Vec<u8>,
     /// For each block, the number of the write that it holds; 0 for none.
     numbers: RefCell<Vec<u32>>,
-    /// Blocks in use, from the first on.
+    /// Number of blocks in use, from the start of the disk.
     blocks: Cell<u64>,
     written: Cell<u32>,
     written_blocks: Cell<u64>,
@@ -205,7 +205,7 @@ struct Shared {
     flush_ns_max: Cell<u64>,
     refused: Cell<u64>,
     used: Cell<Used>,
-    /// The same since [`Shared::keep_share`] last judged it.
+    /// Observations since the last judgement by [`Shared::keep_share`].
     used_lately: Cell<Used>,
     memory_bytes: Cell<(u64, u64)>,
     /// The hosts write until this many blocks are written.
@@ -376,8 +376,8 @@ impl Shared {
         }
     }
 
-    /// Appends block `lba` after write `number`: a share of noise that depends on the block, the
-    /// rest words.
+    /// Appends block `lba` after write `number`: a share of noise that depends on the block, and
+    /// words for the rest.
     fn block(&self, lba: u64, number: u32, out: &mut Vec<u8>) {
         let hash = (lba / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let noise_bytes = match hash % 32 {

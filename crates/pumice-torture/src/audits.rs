@@ -1,6 +1,6 @@
-//! Audits of snapshots: whenever a snapshot may have lost data, the drive is asked for each block
-//! of each snapshot. A read finds a loss only in the blocks that it reads, and not after the
-//! snapshot is deleted or a table leads elsewhere.
+//! Audits of snapshots: whenever a snapshot may have lost data, the drive looks up each block of
+//! each snapshot. A read finds a loss only in the blocks that it reads, and not after the snapshot
+//! is deleted or a table leads elsewhere.
 //!
 //! An audit runs in one poll of the calling task, and reads below the faults. So nothing else
 //! happens meanwhile, no time passes, and a seed determines the same run with and without audits.

@@ -1,6 +1,6 @@
 //! Work of hosts in addition to requests: they scrub the drive, change its size and capacity, and
-//! replace its key. `snapshots`, `views`, `clones` and `retention` have the rest: hosts take
-//! snapshots, look at them, make clones and have segments emptied.
+//! replace its key. The other chores are in `snapshots`, `views`, `clones` and `retention`: hosts
+//! take snapshots, read them, create clones and have segments emptied.
 
 use rand::RngExt;
 
@@ -13,10 +13,10 @@ use pumice_drive::controller::{NewKeys, Resize};
 use pumice_drive::crypt::Randomness;
 use pumice_drive::media::Medium;
 
-/// A chore follows one request in this many, if the world has the chore at all.
+/// A chore follows one request in this many, if the world has the chore.
 const REQUESTS_PER_CHORE: u32 = 40;
 
-/// Number of segments that the medium has room for beyond those of the created drive.
+/// Number of segments that fit on the medium beyond those of the created drive.
 pub(super) const SEGMENTS_TO_GROW: u32 = 6;
 
 /// Maximum number of blocks by which a disk grows in one step.
@@ -104,7 +104,7 @@ impl Host {
             }
             // The resize changed nothing.
             Err(error) if self.is_refusal(&error) => {
-                // Another resize may have made the disk longer since.
+                // Another resize may have enlarged the disk since.
                 if grown && drive.size_bytes() as usize == before {
                     self.scene.oracle.borrow_mut().shrink(before);
                 }

@@ -43,13 +43,13 @@ use pumice_drive::controller::{
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::mem::MemMedium;
 
-/// A host makes, uses or gives up the clone after one request in this many.
+/// A host makes, uses or gives up the clone once in this many requests, on average.
 const REQUESTS_PER_CLONE: u32 = 15;
 
-/// The clone is given up in one of this many cases.
+/// A host gives up the clone once in this many turns, on average.
 const USES_PER_CLONE: u32 = 8;
 
-/// A host of a clone flattens a part of it after one request in this many.
+/// A host of a clone flattens a part of it once in this many requests, on average.
 const REQUESTS_PER_FLATTENING: u32 = 25;
 
 /// Requests of one life of a clone.
@@ -85,7 +85,7 @@ pub(super) struct Clones {
     random: Random,
     registered: Vec<Registration>,
     held: Option<Rc<TorturedClone>>,
-    /// Clones that were ever begun, for identities.
+    /// Number of clones begun so far, for identities.
     named: u64,
     /// Whether a host makes, uses or gives up the clone.
     is_busy: Rc<Cell<bool>>,
@@ -109,7 +109,7 @@ struct TorturedClone {
     farewell: Cell<Option<Farewell>>,
     habits: Habits,
     options: OpenOptions,
-    /// Whether a life of it is running.
+    /// Whether one of its lives is running.
     is_used: Cell<bool>,
     /// Whether it is known to need no origin.
     is_flat: Cell<bool>,
@@ -463,7 +463,8 @@ impl Host {
         let wanted = RegisteredClone { drive: clone, path, created_seconds: 1 };
         match self.drive.register_clone(&info.name, wanted.clone()).await {
             Ok(info) => assert!(info.clones.contains(&wanted), "{info:?}"),
-            // Nothing changed: the snapshot is gone, a bookmark or being read, or there is no room.
+            // Nothing changed: the snapshot is gone, a bookmark or being read, or there is no
+            // space.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -1,8 +1,8 @@
-//! Other users who fill the file system that holds the drive's file, and make room again.
+//! Other users who fill the file system that holds the drive's file, and free space again.
 //!
-//! The drive's capacity is larger than the available room, and the room equals the capacity that
-//! the world has drawn: a drive that respects the room refuses the same requests as without other
-//! users. No append may find too little room, whatever the other users do.
+//! The drive's capacity is larger than the available space, and the available space equals the
+//! capacity that the world has drawn: a drive that respects this limit refuses the same requests as
+//! without other users. No append may find too little space, whatever the other users do.
 
 use std::cell::RefCell;
 
@@ -13,10 +13,10 @@ use rand::RngExt;
 
 use super::oracle::Mismatch;
 
-/// Segments of capacity beyond the room.
+/// Segments of capacity beyond the available space.
 pub(super) const SEGMENTS_MORE: u64 = 24;
 
-/// Maximum room that other users leave beyond the drive's needs.
+/// Maximum space that other users leave beyond the drive's needs.
 const MORE_BYTES_MAX: u64 = 64 << 20;
 
 /// The file system of a world.
@@ -45,7 +45,7 @@ impl Crowd {
         self.memory.set_room(Some(owed + more));
     }
 
-    /// Checks that no append of the drive found too little room.
+    /// Checks that no append of the drive found too little space.
     pub(super) fn judge(&self) -> Result<(), Mismatch> {
         assert!(self.memory.room().is_some(), "the room of a world with others is bounded");
         match self.memory.refused_appends() {

@@ -1,4 +1,4 @@
-//! Damage to the medium of a drive that serves: flipped bits and bad sectors, which stay.
+//! Permanent damage to the medium of a served drive: flipped bits and bad sectors.
 //!
 //! Only bytes that were on the medium when the drive had opened are damaged. The superblock vouches
 //! for all of them, so nothing may be lost silently, not even in a later crash: damaged data reads

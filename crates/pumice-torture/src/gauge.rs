@@ -28,7 +28,7 @@ const BATCH_BUFFER_BYTES: u64 = (134 << 20) / 10;
 /// collection and of a scrub. Twice the measured value.
 const READING_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of map leaves beyond the budget: leaves that stay regardless of the budget, and leaves
+/// Bytes of map leaves beyond the budget: leaves that are kept regardless of the budget, and leaves
 /// changed by requests in progress: up to 24 KiB of runs each, and twice 256 tables of 60 bytes.
 const LEAF_BYTES_MORE: u64 = 8 * ((24 << 10) + 2 * 256 * 60);
 
@@ -39,7 +39,7 @@ const BLOCK_OVERHEAD: u64 = 92;
 /// garbage collection gains nothing from emptying.
 const LOOSE_SEGMENTS: u64 = 5;
 
-/// Per cent of the rest that may be dead, or too short for a frame.
+/// Percent of the rest that may be dead, or too short for a frame.
 const LOOSE_PERCENT: u64 = 15;
 
 /// Bytes of buffers that operations of the medium hold.

@@ -13,7 +13,7 @@ pub enum Hazard {
     Rot,
     /// Sectors under a served drive cannot be read until they are written again.
     BadReads,
-    /// Sectors can be neither read nor written, ever.
+    /// Sectors can never be read or written.
     BadWrites,
     /// A power loss leaves sectors that cannot be read until they are written again.
     TornUnreadable,
@@ -39,12 +39,12 @@ pub enum Hazard {
     Transfers,
     /// Hosts make clones of snapshots, which others use.
     Clones,
-    /// Many snapshots are kept of a small drive, and segments that they need are emptied
+    /// Many snapshots of a small drive are kept, and segments that they need are emptied
     /// repeatedly.
     Retention,
     /// The drive is encrypted, and hosts replace its key.
     Encryption,
-    /// Other users fill the file system that holds the drive's file, and make room again.
+    /// Other users fill the file system that holds the drive's file, and free space again.
     Crowd,
 }
 

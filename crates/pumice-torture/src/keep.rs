@@ -1,10 +1,10 @@
-//! Keeps the states of a world as files, for other programs that read drives: the medium before a
+//! Stores the states of a world in files, for other programs that read drives: the medium before a
 //! life, as the file of a drive, the disk that the life found on it and the oracle accepted, and
 //! the expected content of each snapshot.
 //!
-//! Not kept: the state after a killed process whose unsynced data is still in the fault layer,
-//! which is not in memory yet. Keeping does not change the run: it draws nothing and takes no
-//! virtual time.
+//! Not stored: the state after a killed process whose unsynced data is still in the fault layer,
+//! which is not in memory yet. Storing states does not change the run: it draws no random numbers
+//! and takes no virtual time.
 
 use std::fs::File;
 use std::io::Result;

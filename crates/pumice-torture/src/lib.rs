@@ -19,7 +19,7 @@
 //! * `oracle`: the expected content of a disk. `scene`: the state that all parts of a world share.
 //!   `trace`: the fingerprint of a run.
 //! * `tally`, `violation`: the result. `keep`: the states of a world as files.
-//! * `mirror`: a drive on two members that fail apart.
+//! * `mirror`: a drive on two members that fail independently.
 //! * `sweep`: one damaged sector at a time, many times over.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
 //! * `ageing`: drives that are overwritten in the pattern of databases, many times their data.

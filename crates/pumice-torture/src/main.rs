@@ -60,7 +60,7 @@ struct Args {
     weights: Vec<String>,
 
     /// Damage must not spread: writes and trims of whole blocks succeed despite any damage, and a
-    /// drive with room for its data is never full
+    /// drive with space for its data is never full
     #[arg(long)]
     strict: bool,
 
@@ -72,7 +72,7 @@ struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["worlds", "time", "keep"])]
     sweep: Option<u64>,
 
-    /// Run this many worlds of a mirror, whose members fail apart, instead of others
+    /// Run this many worlds of a mirror, whose members fail independently, instead of others
     #[arg(long, value_name = "W", conflicts_with_all = ["worlds", "time", "keep", "sweep"])]
     mirrors: Option<u64>,
 

@@ -30,7 +30,7 @@ const BLOCKS: usize = 512;
 const BLOCK_BYTES: usize = 4096;
 const SEGMENT_BYTES: u32 = 4 << 20;
 
-/// Time after which an unresponsive member is out.
+/// Time after which an unresponsive member is declared failed.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// The time of an operation on an unresponsive member.
@@ -45,7 +45,7 @@ fn array(drive: &Drive) -> &Array<Member> {
     drive.medium().downcast_ref().expect("a mirror")
 }
 
-/// What happens in a life.
+/// The event of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// Both members lose power, independently.
@@ -67,7 +67,7 @@ struct World {
     random: Random,
     memory: [MemMedium; 2],
     geometry: Geometry,
-    /// Members that have everything.
+    /// Members with all data.
     complete: [bool; 2],
     /// Version of each block at the last flush, and the newest written version.
     flushed: Vec<u64>,

@@ -9,7 +9,7 @@
 //! accepts it. After a crash the disk must be `base` with the first k changes, where `durable` <=
 //! k: so a change is present completely or not at all, no block is a mixture, and flushed data is
 //! never older. A read must return, block by block, a content that the block had at some moment
-//! between the begin and the end of the read.
+//! between the start and the end of the read.
 //!
 //! On a damaged medium some blocks cannot be read. Such a block is *vague*: it holds one of the
 //! contents that the promises allow, and every later successful read must return one of them.
@@ -17,8 +17,9 @@
 //! `durable`, but not shorter than the prefix that a later durable change *vouches* for: each
 //! change vouches for everything that was durable when it was accepted.
 //!
-//! The oracle does not know the drive: it is given changes and contents, and compares. Changes with
-//! equal content (fills) make several k possible, but never cause a wrong verdict.
+//! The oracle is independent of the drive: it only receives changes and contents, and compares
+//! them. Changes with equal content (fills) make several k possible, but never cause a wrong
+//! verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -56,7 +57,7 @@ impl Change {
         self.offset..self.offset + len
     }
 
-    /// Writes the part of the change that lies in `at` to `target`, which holds that range.
+    /// Writes the part of the change that is in `at` to `target`, which holds that range.
     fn apply(&self, at: Range<usize>, target: &mut [u8]) {
         let range = self.range();
         let shared = range.start.max(at.start)..range.end.min(at.end);
@@ -180,11 +181,11 @@ pub(super) struct Mismatch {
 pub(super) struct Settled {
     /// Changes that are present.
     pub(super) kept: usize,
-    /// Changes that are gone.
+    /// Changes that were lost.
     pub(super) lost: usize,
 }
 
-/// A read in progress: its range, the content at its begin, and the contents of its blocks since.
+/// A read in progress: its range, the content at its start, and the contents of its blocks since.
 #[derive(Debug)]
 struct OpenRead {
     range: Range<usize>,
@@ -279,7 +280,7 @@ impl Oracle {
     }
 
     /// Returns the number of durable changes that survive the loss of any `batches` batches,
-    /// because a durable batch after them says that they were durable.
+    /// because a durable batch after them records that they were durable.
     pub(super) fn vouched(&self, batches: u32) -> usize {
         let mut kept = self.durable;
         for _ in 0..batches {
@@ -328,7 +329,7 @@ impl Oracle {
         }
     }
 
-    /// Records the begin of a read of `range`; `id` is not in use.
+    /// Records the start of a read of `range`; `id` is not in use.
     pub(super) fn begin_read(&mut self, id: u64, range: Range<usize>) {
         let first = self.disk.bytes[range.clone()].to_vec();
         let vague = self.disk.vague.range(blocks(&range));
@@ -370,7 +371,7 @@ impl Oracle {
     }
 
     /// Checks the whole disk as found in the next life, and continues from its content. At least
-    /// the first `floor` changes must be there.
+    /// the first `floor` changes must be present.
     ///
     /// # Errors
     /// The disk is not the base with the first k changes, for any k that the promises allow.

@@ -120,7 +120,7 @@ async fn rebuild(memory: &MemMedium, runtime: &Runtime) -> Result<(Given, Rebuil
     let identity = Identity::of_superblocks(memory).await?;
     let identity = identity.expect("a world keeps a superblock");
     let size_bytes = identity.size_bytes();
-    // All that is lost may be noise, and take more than it did.
+    // Noise may replace all lost data, and take more space than it did.
     let spec = identity.spec(uuid::Uuid::from_u128(0x7e5c), None);
     let spec = Spec { capacity_bytes: None, ..spec };
     let target = MemMedium::new(spec.geometry()?.medium_bytes());

@@ -39,7 +39,7 @@ pub(super) const ROUNDS: std::ops::RangeInclusive<u64> = 2..=8;
 /// Number of snapshots beyond which hosts only delete.
 pub(super) const SNAPSHOTS_WANTED: usize = 8;
 
-/// A host has segments emptied, or looks at a snapshot, after one request in this many.
+/// A host has segments emptied, or reads a snapshot, once in this many requests, on average.
 const REQUESTS_PER_CHORE: u32 = 20;
 
 /// Space that a drive may occupy beyond its needs when a host has segments emptied.
@@ -80,7 +80,7 @@ pub(super) fn habits(habits: Habits) -> Habits {
 }
 
 impl Host {
-    /// Occasionally has segments emptied, alone or during other activity, or looks at a snapshot.
+    /// Occasionally has segments emptied, alone or during other activity, or reads a snapshot.
     pub(super) async fn retain(&mut self) -> Result<(), Mismatch> {
         let is_wanted = self.scene.hazards.has(Hazard::Retention)
             && self.random.random_range(0..REQUESTS_PER_CHORE) == 0;
@@ -151,7 +151,7 @@ impl Host {
         Ok(())
     }
 
-    /// Begins to empty segments and stops midway, so that the tables lead to some of the frames
+    /// Begins to empty segments and stops midway, so that the tables refer to some of the frames
     /// that the disk references again after a rollback.
     pub(super) async fn empty_in_part(mut self) -> Result<(), Mismatch> {
         let patience_ns = self.patience_ns();

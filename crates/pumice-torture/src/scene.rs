@@ -77,7 +77,7 @@ pub(super) struct Limits {
     pub(super) map_cache_bytes: u64,
     /// Longest time of an operation of the medium.
     pub(super) latency_ns: u64,
-    /// Segments that the medium has room for.
+    /// Segments that fit on the medium.
     pub(super) segments_max: u32,
 }
 
@@ -317,7 +317,7 @@ impl Scene {
         self.limits.latency_ns
     }
 
-    /// Returns the segments that the medium has room for.
+    /// Returns the number of segments that fit on the medium.
     pub(super) fn segments_max(&self) -> u32 {
         self.limits.segments_max
     }

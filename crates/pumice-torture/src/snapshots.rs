@@ -36,16 +36,16 @@ use pumice_drive::controller::{
 };
 use pumice_drive::media::layer::FaultPlan;
 
-/// A host takes or deletes a snapshot after one request in this many.
+/// A host takes or deletes a snapshot once in this many requests, on average.
 const REQUESTS_PER_SNAPSHOT: u32 = 20;
 
-/// In one of this many cases, a host turns a snapshot into a bookmark instead of deleting it.
+/// Once in this many deletions, on average, a host turns a snapshot into a bookmark instead.
 const DELETIONS_PER_BOOKMARK: u32 = 3;
 
 /// Number of snapshots beyond which hosts only delete.
 const SNAPSHOTS_WANTED: usize = 3;
 
-/// Where many snapshots are kept, the disk is rolled back to one of this many newest.
+/// Where many snapshots are kept, the disk is rolled back to one of the newest, from this many.
 const NEWEST: usize = 3;
 
 /// How long a host waits for other hosts to finish taking or deleting snapshots.
@@ -182,7 +182,7 @@ impl Frozens {
     /// have because a snapshot has them.
     ///
     /// # Errors
-    /// A snapshot exists that cannot, or one is missing that must exist.
+    /// A snapshot exists that must not, or one that must exist is missing.
     pub(super) fn settle(
         &mut self,
         found: &[SnapshotInfo],
@@ -290,7 +290,7 @@ impl Host {
                 Ok(())
             }
             Err(error) if self.may_fail(&error) => Ok(()),
-            // Unwritable segments may be missing for good; damaged snapshots stay.
+            // Unwritable segments may be missing for good; damaged snapshots remain.
             Err(error)
                 if error.kind() == ErrorKind::NoSpace && scene.has_faults()
                     || error.kind() == ErrorKind::Corrupt && scene.is_damaged.get() =>

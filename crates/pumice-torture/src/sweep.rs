@@ -70,7 +70,7 @@ pub struct SweepReport {
     pub refused: u64,
     /// Refused drives that `rebuild` read.
     pub rebuilt: u64,
-    /// Wrong data without an error: a broken promise. Each entry says how to reproduce it.
+    /// Wrong data without an error: a broken promise. Each entry states how to reproduce it.
     pub silent: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ enum Sector {
     Segment(u32, u32),
 }
 
-/// What happens to a sector.
+/// The damage to a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Flip(u32),
@@ -354,7 +354,7 @@ impl Base {
         Ok(())
     }
 
-    /// Returns whether bytes are older than the last flush, as a cut log leaves them.
+    /// Returns whether bytes are older than the last flush, as after the log was truncated.
     ///
     /// # Errors
     /// The bytes are neither right nor older.

@@ -74,9 +74,9 @@ pub struct Tally {
     pub scrubs: u64,
     /// Changes of size or capacity that completed.
     pub resizes: u64,
-    /// Keys that were replaced, and replacements that went on after a crash.
+    /// Keys that were replaced, and replacements that continued after a crash.
     pub rekeys: u64,
-    /// Replacements that went on after a crash.
+    /// Replacements that continued after a crash.
     pub rekeys_gone_on: u64,
     /// Snapshots taken.
     pub snapshots: u64,
@@ -106,7 +106,7 @@ pub struct Tally {
     pub receives_failed: u64,
     /// Interrupted receives that ended because the other drive was full.
     pub receives_full: u64,
-    /// Clones made of snapshots.
+    /// Clones created from snapshots.
     pub clones: u64,
     /// Lives of clones.
     pub clone_lives: u64,

@@ -1,5 +1,5 @@
-//! Goal: the promises hold in a few worlds, and a seed determines a run.
-//! Method: a handful of seeds; `pumice-torture` runs as many as wanted.
+//! Goal: the promises hold in a few worlds, and a seed determines a run. Method: a handful of
+//! seeds; `pumice-torture` runs any number.
 
 use std::path::Path;
 use std::process::Command;

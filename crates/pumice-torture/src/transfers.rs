@@ -88,7 +88,7 @@ enum Attempt {
     CutOff,
     /// The copy crashed.
     Crashed,
-    /// The copy has no room.
+    /// The copy has no space left.
     Full,
     /// A fault of the copy's medium ended it.
     Failed,
@@ -161,7 +161,7 @@ impl World {
             ..Spec::new(uuid::Uuid::from_u128(random.random()), size_bytes)
         };
         let geometry = full.geometry().expect("worlds are drawn within the limits");
-        // Half of the copies have room for one snapshot, or none.
+        // Half of the copies have space for one snapshot, or none.
         let capacity_bytes = Some(match random.random() {
             true => random.random_range(11..=14) * u64::from(full.segment_bytes),
             false => geometry.capacity_bytes() * 3,

@@ -17,10 +17,10 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Drive, OpenOptions, SnapshotInfo, View};
 
-/// A host looks at a snapshot after one request in this many.
+/// A host reads a snapshot once in this many requests, on average.
 const REQUESTS_PER_LOOK: u32 = 25;
 
-/// Longest time between two looks, and between two sent parts.
+/// Longest time between two reads, and between two sent parts.
 const PAUSE_NS: u64 = 3_000_000;
 
 /// An open snapshot.
@@ -31,7 +31,7 @@ pub(super) struct Opened {
 }
 
 impl Host {
-    /// Occasionally looks at a snapshot.
+    /// Occasionally reads a snapshot.
     pub(super) async fn look_back(&mut self) -> Result<(), Mismatch> {
         let is_wanted = self.scene.hazards.has(Hazard::Transfers)
             && self.random.random_range(0..REQUESTS_PER_LOOK) == 0;

@@ -49,7 +49,7 @@ const SEGMENT_BYTES: u32 = 4 << 20;
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
 /// Additional segments of a drive with snapshots: from none, so that most snapshots are refused, to
-/// room for several whole disks.
+/// space for several whole disks.
 const SEGMENTS_FOR_SNAPSHOTS: RangeInclusive<u64> = 0..=24;
 
 /// Blocks of a disk that ages.
@@ -69,7 +69,7 @@ pub struct Rules {
     /// The chance of each hazard.
     pub weights: Weights,
     /// Whether damage must not spread: whole blocks can be written and trimmed over unreadable
-    /// data, and no drive with room for its data is full.
+    /// data, and no drive with space for its data is full.
     pub is_strict: bool,
 }
 
@@ -154,7 +154,7 @@ pub fn run_world(seed: u64, rules: &Rules, keep: Option<&Path>) -> Result<Tally,
     }))
 }
 
-/// Enlarges a drive, so that most snapshots find room.
+/// Enlarges a drive, so that most snapshots fit.
 fn give_room_for_snapshots(hazards: Hazards, spec: &mut Spec, random: &mut Random) {
     if !hazards.has(Hazard::Snapshots) {
         return;
@@ -177,7 +177,7 @@ pub(super) fn secret() -> Secret {
     Secret::Key(vec![0x5e; KEY_SECRET_BYTES_MIN].into())
 }
 
-/// Encrypts a new drive, on memory for it, if the world says so.
+/// Encrypts a new drive, on memory for it, if the world requires it.
 fn encrypt(hazards: Hazards, spec: &mut Spec, memory: MemMedium, seed: u64) -> MemMedium {
     if !hazards.has(Hazard::Encryption) {
         return memory;
@@ -646,7 +646,7 @@ fn draw_habits(random: &mut Random, kind: Habits, blocks: u64) -> Habits {
     Habits {
         pause_ns: [0, 0, 100_000, 5_000_000][random.random_range(0..4)],
         hot_offset: match kind.ages {
-            // Of its two hot fifths, one is hotter.
+            // One of its two hot fifths is hotter.
             true => blocks / 5 * COLD_FIFTHS * 4096,
             false => random.random_range(0..blocks - blocks / 5) * 4096,
         },
@@ -686,8 +686,8 @@ fn draw_spec(
         codec: codecs[random.random_range(0..codecs.len())],
         ..Spec::new(uuid::Uuid::from_u64_pair(random.next_u64(), random.next_u64()), blocks * 4096)
     };
-    // This has no draw of its own. The stored size in this form of the textures of old drives is
-    // unknown.
+    // This makes no random draw of its own. The stored size in this form of the textures of old
+    // drives is unknown.
     let is_solid = age.is_some() || seal_bytes > 0;
     let is_blocks = !is_solid && full.codec != Codec::None && full.uuid.as_u128().is_multiple_of(2);
     let full = if is_blocks {

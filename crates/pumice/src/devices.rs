@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mirror          add, replace: make the file -> member that gets every write
-//!                   -> copy what is in use -> complete
+//!                   -> copy the data in use -> complete
 //!                 remove, fail: one step
 //! concatenation   add: make the file -> last member -> the drive grows
 //!                 remove: the drive shrinks -> the last member holds nothing, and leaves
@@ -77,7 +77,7 @@ fn array_of(drive: &Drive) -> Result<&Array<FileMedium>> {
 ///
 /// # Errors
 /// `InvalidInput`, `AlreadyExists`, `NotFound`, `Busy`: nothing has changed. `Medium` if the new
-/// member failed: it is out.
+/// member failed: it is not in use.
 pub(crate) async fn change(
     runtime: &Runtime,
     drive: &Drive,

@@ -1,9 +1,9 @@
 //! The keys of encrypted drives, and the sources from which a process gets them.
 //!
 //! A key is never an argument, which other users of the machine could see: it comes from a file, a
-//! descriptor, a command, or the terminal. Keys given to a process are kept here, and every medium
-//! that the process opens is unlocked with them ([`unlock`]). A server that restarts hands on keys
-//! that cannot be read again, in memory without a name ([`hand_over`]).
+//! descriptor, a command, or the terminal. Keys given to a process are stored here, and every
+//! medium that the process opens is unlocked with them ([`unlock`]). A server that restarts passes
+//! on the keys that cannot be read again, in memory without a name ([`hand_over`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,7 +57,7 @@ struct Given {
     asked: BTreeMap<PathBuf, Secret>,
 }
 
-/// Passphrases that a process cannot get again, each with the descriptor or the drive that it
+/// Passphrases that a process cannot obtain again, each with the descriptor or the drive that it
 /// belongs to.
 #[derive(Default, Serialize, Deserialize)]
 struct Legacy {
@@ -78,8 +78,8 @@ fn given() -> std::sync::MutexGuard<'static, Given> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns memory with the passphrases that the next program of this process cannot get again, as a
-/// descriptor that the program inherits; `None` if there are none.
+/// Returns memory with the passphrases that the next program of this process cannot obtain again,
+/// as a descriptor that the program inherits; `None` if there are none.
 ///
 /// # Errors
 /// The system has no memory for it.
@@ -119,7 +119,7 @@ pub(crate) fn hand_over() -> Result<Option<OwnedFd>> {
     Ok(Some(file.into()))
 }
 
-/// Takes the passphrases that [`hand_over`] has left in a descriptor, and empties it.
+/// Reads the passphrases that [`hand_over`] stored in a descriptor, and empties it.
 ///
 /// # Errors
 /// The descriptor cannot be read: keys have to be given again.
@@ -198,11 +198,11 @@ pub(crate) async fn unlock(medium: Storage) -> Result<Storage> {
     unlock_as(medium, false).await
 }
 
-/// As [`unlock`], for the origin of a clone, whose keys are given with those of the clone: the
+/// Like [`unlock`], for the origin of a clone, whose keys are given with those of the clone: the
 /// origin may be unencrypted.
 ///
 /// # Errors
-/// As [`unlock`].
+/// Same as [`unlock`].
 pub(crate) async fn unlock_origin(medium: Storage) -> Result<Storage> {
     unlock_as(medium, true).await
 }
@@ -263,7 +263,7 @@ async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
 /// Returns the cipher of a drive whose superblocks are lost: its recovery code opens it.
 ///
 /// # Errors
-/// The source is not a recovery code, or is the one of another drive.
+/// The source is not a recovery code, or belongs to another drive.
 pub(crate) fn unlock_recovery(locked: &Locked, source: Option<Source>) -> Result<Cipher> {
     let Some(source @ Source::RecoveryCodeFile(_)) = source else {
         let what = "the drive is encrypted, and its superblocks are lost: only its recovery code \
@@ -296,8 +296,8 @@ fn locked_error(path: &Path) -> Error {
     Error::new(ErrorKind::PermissionDenied, what)
 }
 
-/// Returns the secret of a new slot: the one of a source, or a passphrase that is read twice from
-/// the terminal.
+/// Returns the secret of a new slot: from a source, or a passphrase that is read twice from the
+/// terminal.
 ///
 /// # Errors
 /// The secret cannot be read; there is no terminal, or the answers differ.

@@ -30,7 +30,7 @@ pub(crate) enum Remains {
     Journal(Uuid),
     /// A superblock, or a journal, of a newer format than this program supports.
     Newer,
-    /// The target of a rebuild that has not ended.
+    /// The target of an incomplete rebuild.
     IncompleteRebuild,
     /// A segment of the drive with this uuid.
     Segments(Uuid),
@@ -95,21 +95,23 @@ pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
     match look(path) {
         Remains::Segments(uuid) => anyhow!(
             "{shown}: its superblocks are lost, but segments of the Pumice drive {uuid} remain: \
-             make a working drive of them with `pumice rebuild {shown} NEW`"
+             create a working drive from them with `pumice rebuild {shown} NEW`"
         ),
         Remains::Blank => {
-            anyhow!("{shown}: it holds no Pumice drive and is blank: make one with `pumice create`")
+            anyhow!(
+                "{shown}: it holds no Pumice drive and is blank: create one with `pumice create`"
+            )
         }
         Remains::Other => anyhow!(
-            "{shown}: it holds no Pumice drive but other data: check the path; `pumice list \
+            "{shown}: it holds other data and no Pumice drive: check the path; `pumice list \
              DIRECTORY` shows the drives there"
         ),
         _ => anyhow::Error::new(error).context(shown.to_string()),
     }
 }
 
-/// Checks that a path holds a drive that can be served, as far as that can be seen without opening
-/// it.
+/// Checks that a path holds a drive that can be served, as far as this can be determined without
+/// opening it.
 ///
 /// # Errors
 /// It does not exist, cannot be read, or holds something else.
@@ -127,8 +129,8 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         Remains::Newer => bail!("{shown} holds a drive of a newer pumice"),
         Remains::IncompleteRebuild => bail!("{shown} is the target of an incomplete rebuild"),
         Remains::Segments(uuid) => bail!(
-            "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} NEW` \
-             can save"
+            "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} \
+             NEW` can recover"
         ),
         Remains::Other | Remains::Blank => bail!("{shown} holds no Pumice drive"),
     }
@@ -152,8 +154,8 @@ pub(crate) fn refuse_drive(path: &Path) -> Result<()> {
             "{shown} holds a drive of a newer pumice: add --overwrite-drive to destroy it for good"
         ),
         Remains::Segments(uuid) => bail!(
-            "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} NEW` \
-             can save: add --overwrite-drive to destroy them for good"
+            "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} \
+             NEW` can recover: add --overwrite-drive to destroy them for good"
         ),
         Remains::IncompleteRebuild | Remains::Other | Remains::Blank => Ok(()),
     }

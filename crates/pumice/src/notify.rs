@@ -1,4 +1,4 @@
-//! Reports progress to the service manager that started this process, if it asked for reports.
+//! Reports progress to the service manager that started this process, if it requested reports.
 //!
 //! Source: sd_notify(3): datagrams of text to the socket `NOTIFY_SOCKET`.
 

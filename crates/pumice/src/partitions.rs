@@ -1,8 +1,8 @@
 //! Finds the sector size for which the partition table of a disk was made. A kernel or guest that
 //! sees another size finds no partition.
 //!
-//! Looks only at fields that depend on the sector size; does not check a table, nor read the
-//! partitions.
+//! Examines only fields that depend on the sector size; does not check a table, and does not read
+//! the partitions.
 
 use pumice_drive::base::units::Lba;
 use pumice_drive::controller::Drive;
@@ -33,8 +33,8 @@ pub(crate) fn sector_bytes(start: &[u8; START_BYTES], disk_bytes: u64) -> Option
         return None;
     }
     // A table without a GPT reveals its sector size only if its partitions would not fit in sectors
-    // of the other size, or begin at a MiB, as all programs have long made them, in sectors of one
-    // size only.
+    // of the other size, or begin at a MiB, where all programs have long placed them, in sectors of
+    // one size only.
     let begin_at_mib = |sector_bytes: u64| {
         records().all(|record| (first(record) * sector_bytes).is_multiple_of(1 << 20))
     };
@@ -45,7 +45,7 @@ pub(crate) fn sector_bytes(start: &[u8; START_BYTES], disk_bytes: u64) -> Option
     }
 }
 
-/// As [`sector_bytes`], for the disk of a drive; `None` also if it cannot be read.
+/// Like [`sector_bytes`], for the disk of a drive; `None` also if it cannot be read.
 pub(crate) async fn sector_bytes_on(drive: &Drive) -> Option<u32> {
     let disk_bytes = drive.size_bytes();
     let mut start = [0; START_BYTES];

@@ -74,7 +74,7 @@ pub(crate) fn advise(path: &Path, error: Error) -> Error {
         return error;
     }
     let what = format!(
-        "cannot open {}: no such file or device: check the path, or make a drive with `pumice \
+        "cannot open {}: no such file or device: check the path, or create a drive with `pumice \
          create`",
         path.display()
     );
@@ -83,7 +83,8 @@ pub(crate) fn advise(path: &Path, error: Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every path stays one, and the text after it is a name; an error of opening one helps.
+    //! Goal: every existing path is read as a path, and the text after it as a name; an error of
+    //! opening one contains advice.
     use super::*;
 
     #[test]
@@ -116,7 +117,7 @@ mod tests {
         };
         let (kind, said) = cannot(&drive, io::ErrorKind::NotFound);
         assert_eq!(kind, ErrorKind::NotFound);
-        assert!(said.ends_with("check the path, or make a drive with `pumice create`"), "{said}");
+        assert!(said.ends_with("check the path, or create a drive with `pumice create`"), "{said}");
         let (kind, said) = cannot(&drive, io::ErrorKind::PermissionDenied);
         assert_eq!(kind, ErrorKind::PermissionDenied);
         assert_eq!(said, format!("cannot open {}", drive.display()));

@@ -27,12 +27,12 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     }
 }
 
-/// As [`chain`], of an error of any library.
+/// Like [`chain`], of an error of any library.
 pub(crate) fn chain_of(error: &anyhow::Error) -> String {
     chain(error.as_ref())
 }
 
-/// Returns the flag or command that helps against an error, if there is one.
+/// Returns the flag or command that resolves an error, if there is one.
 fn words(error: &(dyn StdError + 'static)) -> Option<&'static str> {
     Some(match error.downcast_ref::<Error>()?.remedy()? {
         Remedy::Overwrite => "use --force to overwrite it",

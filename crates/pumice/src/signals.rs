@@ -48,7 +48,7 @@ pub(crate) fn exit_code() -> Option<u8> {
     u8::try_from(signal).ok().filter(|signal| *signal > 0).map(|signal| 128 + signal)
 }
 
-/// Notes each `signal` for [`exit_code`].
+/// Records each `signal` for [`exit_code`].
 fn note(signal: i32) -> Result<()> {
     let number = usize::try_from(signal).expect("signals are positive");
     flag::register_usize(signal, STOPPED_BY.clone(), number).map(drop).context(CANNOT_CATCH)
@@ -82,8 +82,8 @@ pub(crate) fn socket() -> Result<OwnedFd> {
     Ok(receiver.into())
 }
 
-/// Whether the process was asked to stop: at the first signal a long command ends at its next
-/// step, at the second the process ends as it is.
+/// Whether the process was asked to stop: at the first signal a long command ends at its next step,
+/// at the second the process ends immediately.
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
@@ -144,7 +144,7 @@ impl Signals {
 
     /// Waits for a signal.
     pub(crate) async fn next(&self, runtime: &Runtime) {
-        // An error ends the wait as well; the caller then looks at the flag.
+        // An error ends the wait as well; the caller then checks the flag.
         let _ = runtime.receive(&self.socket, vec![0; 1], 0..1).await;
     }
 

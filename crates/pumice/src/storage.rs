@@ -61,7 +61,7 @@ pub(crate) struct Storage {
     access: Access,
 }
 
-/// A medium that takes the keys of the drive on it.
+/// A medium that accepts the keys of the drive on it.
 pub(crate) trait Keyed: AnyMedium {
     /// Sets the keys of the drive.
     fn set_cipher(&mut self, cipher: Cipher);

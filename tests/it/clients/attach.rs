@@ -1,8 +1,7 @@
 //! Goal: file systems can rely on a drive as a block device of the kernel, from attaching to
 //! detaching and through the death of the process between; actions that would lose data are
-//! refused; nothing is left.
-//! Method: FUSE and loop devices of this machine; where it has none, the tests report that and are
-//! skipped.
+//! refused; nothing is left over. Method: FUSE and loop devices of this machine; where it has none,
+//! the tests report that and are skipped.
 
 mod boot;
 mod snapshots;
@@ -31,12 +30,12 @@ struct Attachable {
 
 impl Attachable {
     /// Creates a new drive with an empty directory next to it, or reports why the test is skipped:
-    /// attaching takes privileges that not even CI has everywhere.
+    /// attaching requires privileges that not even CI has everywhere.
     fn new(size: &str) -> Option<Self> {
         Self::named(Drive::absent(), size)
     }
 
-    /// Does the same with a drive of a given name.
+    /// Like [`Self::new`], with a drive of a given name.
     fn named(drive: Drive, size: &str) -> Option<Self> {
         let needed = ["/dev/fuse", "/dev/loop-control"];
         let lacks = needed.into_iter().find(|file| !Path::new(file).exists());
@@ -249,7 +248,7 @@ fn xfs_lives_on_an_attached_drive() {
     lives("xfs", &["xfs_repair", "-n"]);
 }
 
-/// A btrfs in a file, mounted; gone when dropped.
+/// A mounted btrfs in a file; removed when dropped.
 struct Btrfs {
     mountpoint: PathBuf,
     _directory: TempDir,
@@ -274,8 +273,8 @@ impl Drop for Btrfs {
     }
 }
 
-/// Guards against a mounted btrfs that could not be detached: its mount has another device number
-/// than the device, so that it counted as an invisible mount.
+/// Guards against a mounted btrfs that could not be detached: its mount has a device number
+/// different from the device's, so that it counted as an invisible mount.
 #[test]
 fn btrfs_lives_on_a_drive_that_lies_on_btrfs() {
     let Some(mkfs) = tool("mkfs.btrfs") else { return };
@@ -494,7 +493,7 @@ fn what_is_in_use_is_not_detached() {
     refused(&attachable.detach(&mountpoint), "is not attached");
 }
 
-/// A loop device on top does not keep the one below from being removed.
+/// A loop device on top does not prevent removal of the device below it.
 #[test]
 fn a_device_below_another_is_not_detached() {
     let Some(attachable) = Attachable::new("64M") else { return };
@@ -601,7 +600,7 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     refused(&attachable.try_attach(&[at]), "add --mkfs ext4");
     refused(&attachable.try_attach(&[at, "--read-only"]), "there is no file system on");
     attachable.assert_nothing_left();
-    // XFS wants 300 MiB at least.
+    // XFS requires at least 300 MiB.
     refused(&attachable.try_attach(&[at, "--mkfs=xfs"]), "mkfs.xfs failed");
     fs::write(mountpoint.join("file"), "hidden").unwrap();
     refused(&attachable.try_attach(&[at, "--mkfs=ext4"]), "is not empty");
@@ -681,7 +680,7 @@ fn a_drive_that_cannot_write_is_detached_and_says_so() {
     let attachable = Attachable { drive };
     fs::create_dir(attachable.mountpoint()).unwrap();
     let device = attachable.attach(&[]);
-    // Incompressible, and more than the room for it.
+    // Incompressible, and more than fits.
     let word = |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 % 64);
     let content: Vec<u8> = (0..48_u64 << 17).flat_map(|at| word(at).to_le_bytes()).collect();
     let file = File::options().write(true).open(&device).unwrap();

@@ -120,7 +120,7 @@ fn disk_with_cache(drive: &Drive, turn: &str) -> Option<Server> {
 }
 
 /// A machine that has a drive in its fstab boots, loses power while it writes, and boots again. The
-/// drive lies on ext4, whose disk loses its cache with the power.
+/// drive is stored on ext4, whose disk loses its cache with the power.
 #[test]
 #[cfg(feature = "attach")]
 fn a_machine_with_a_drive_in_fstab_comes_up_after_a_power_cut() {

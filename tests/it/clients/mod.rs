@@ -1,4 +1,4 @@
-//! Programs of others on a drive: NBD clients, kernels, file systems, databases, guests.
+//! Third-party programs on a drive: NBD clients, kernels, file systems, databases, guests.
 
 #[cfg(feature = "attach")]
 mod attach;

@@ -125,7 +125,7 @@ async fn exercise(client: &Client) -> Vec<u8> {
     model
 }
 
-/// Asserts the behavior of every writable server.
+/// Asserts the behaviour of every writable server.
 fn assert_serves(uri: &str) -> Vec<u8> {
     with_client(uri, async |client| {
         assert_eq!((client.size_bytes(), client.is_read_only()), (BYTES as u64, false));
@@ -133,7 +133,7 @@ fn assert_serves(uri: &str) -> Vec<u8> {
         assert!(capabilities.has_flush && capabilities.has_fua, "{capabilities:?}");
         assert!(capabilities.has_trim && capabilities.has_write_zeroes, "{capabilities:?}");
         let model = exercise(client).await;
-        // The whole disk in one read, which is longer than a socket holds.
+        // The whole disk in one read, which is longer than a socket buffer.
         assert!(read(client, 0, BYTES).await.unwrap() == model);
         let past = read(client, BYTES - 512, 1024).await.unwrap_err();
         assert_eq!(past.kind(), ErrorKind::InvalidInput);

@@ -281,10 +281,10 @@ fn a_file_system_that_fills_up_costs_no_run() {
     let mut child = spawn(place.command(&args).args(["--runs", "50"]));
     let lines = || fs::read_to_string(place.path("r")).map_or(0, |text| text.lines().count());
     wait_until("some runs are kept", || lines() >= 4);
-    // Fills all the room, also when the bench empties its file.
+    // Fills all the space, also when the bench empties its file.
     let mut filler = fs::File::create(small.join("filler")).expect("a file");
     let status = loop {
-        // Most of these writes find no room.
+        // Most of these writes fail for lack of space.
         let _ = std::io::Write::write_all(&mut filler, &[1; 4096]);
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
@@ -315,7 +315,7 @@ fn nothing_is_overwritten_unasked() {
     let is_refused = resumed.code == Some(2) && resumed.stderr.contains("no complete line");
     assert!(is_refused, "{}", resumed.stderr);
     assert!(is_whole(&place.path("mine")));
-    // A dry run also says so.
+    // A dry run also reports that.
     assert!(place.refused(&["mine", "--dry-run"]).contains("holds 8 bytes"));
     // An empty drive has nothing to lose.
     let drive = Drive::create("64M", &[]);
@@ -390,7 +390,7 @@ fn mistakes_say_what_to_do() {
     assert_eq!(folder.len(), 1, "{folder:?}");
 }
 
-/// Guards against a number with a minus that is taken for an option.
+/// Guards against a number with a minus that is mistaken for an option.
 #[test]
 fn a_number_below_zero_is_called_one() {
     let place = Place::new();

@@ -1,6 +1,6 @@
 //! Goal: `pumice report` and `pumice compare` show results in every form, refuse meaningless
 //! requests and touch no other file; fio accepts the job written for a plan; a report's page is
-//! whole in a browser.
+//! complete in a browser.
 //!
 //! Method: results with plain numbers, written by the library as a benchmark writes them; files are
 //! read back by other libraries; the real fio, where it is installed, checks a job.
@@ -190,9 +190,10 @@ fn a_page_is_whole_in_a_browser() {
     let pages = [("two results", report::document(&all).to_html())];
     let Some((wrong, drawings, _)) = crate::measuring::report::measured(&pages) else { return };
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
-    // Of both results a chart for each operation, and of each timed one two of its seconds at both
-    // levels; of each result three charts of bars, one of percentiles for each operation, and of
-    // each timed one its course and two of its seconds; each in the four frames.
+    // For both results, a chart for each operation, and for each timed operation two charts of its
+    // seconds at both levels. For each result, three bar charts, a chart of percentiles for each
+    // operation, and for each timed operation a chart of its course and two of its seconds. Each in
+    // the four frames.
     let (tests, timed) = (Operation::ALL.len(), 7);
     let charts = tests + 2 * 2 * timed + 2 * (3 + tests + 3 * timed);
     assert_eq!(drawings, charts * 4);

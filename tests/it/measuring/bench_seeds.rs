@@ -16,7 +16,7 @@ use crate::harness::{
 };
 use crate::measuring::bench::Place;
 
-/// Runs a preset on a target in few and short runs, with these further arguments.
+/// Runs a preset on a target in a few short runs, with these further arguments.
 fn bench(place: &Place, preset: &str, args: &[&str]) -> Finished {
     let short = ["--runs", "3", "--seconds", "0.05", "--output", "r", "--preset", preset];
     run(place.command(&short).args(args), COMMAND_LIMIT)

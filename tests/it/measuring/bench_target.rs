@@ -24,7 +24,7 @@ fn device() -> Option<LoopDevice> {
     LoopDevice::new(DEVICE_BYTES).or_else(|| skip("block devices cannot be tried"))
 }
 
-/// Returns the reason for which the device must not be written, and asserts that the check changed
+/// Returns the reason why the device must not be written, and asserts that the check changed
 /// nothing.
 fn refusal(device: &LoopDevice, destroy: bool) -> Option<ErrorKind> {
     let location = Location::parse(device.path().to_str().expect("a plain path")).unwrap();
@@ -98,7 +98,7 @@ impl Drop for ReadOnly<'_> {
     }
 }
 
-/// A mount that ends with this.
+/// A mount that ends when this is dropped.
 struct Mount<'a>(&'a Path);
 
 impl Drop for Mount<'_> {

@@ -1,6 +1,6 @@
-//! Goal: the demo shows the promised results, and an interrupted one says so and leaves nothing.
-//! Method: a single round on a small folder; signals at moments that are visible in its scratch
-//! folder.
+//! Goal: the demo shows the promised results, and an interrupted one reports that and leaves
+//! nothing. Method: a single round on a small folder; signals at moments that are visible in its
+//! scratch folder.
 
 use std::fs;
 use std::io::Read;
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::harness::{PUMICE, run_ok, skip, spawn, stand_in, wait, wait_until};
 
-/// The space that the demo requires, and some more.
+/// The space that the demo requires, plus a margin.
 const FREE_BYTES: u64 = 2 << 30;
 
-/// Creates folders for the data, the drives and sockets, if there is room.
+/// Creates folders for the data, the drives and sockets, if there is space.
 fn folders(directory: &Path) -> Option<[PathBuf; 3]> {
     let space = rustix::fs::statvfs(directory).unwrap();
     if stand_in().is_some() {

@@ -2,7 +2,7 @@
 //! without compression, zram, a Pumice drive; it finds none on ext4 and on a loop device, and
 //! reports that it cannot tell for an export.
 //!
-//! Method: whole detections of 8 MiB a run. Loop devices lie in memory, so that a busy disk does
+//! Method: whole detections of 8 MiB a run. Loop devices are in memory, so that a busy disk does
 //! not slow them down. Loop devices, mounts and zram need root and a kernel that has them: where
 //! they are not available, the tests report that and are skipped, under CI too; missing programs
 //! fail there.
@@ -106,7 +106,7 @@ impl Zram {
         Self::made(None, bytes)
     }
 
-    /// Does the same with this algorithm.
+    /// Adds a device with this algorithm.
     pub(crate) fn with(algorithm: &str, bytes: u64) -> Option<Self> {
         Self::made(Some(algorithm), bytes)
     }

@@ -46,7 +46,7 @@ for (const frame of document.querySelectorAll("iframe")) {
       for (const other of labels.slice(index + 1)) {
         const across = Math.min(at.right, other.at.right) - Math.max(at.left, other.at.left);
         const down = Math.min(at.bottom, other.at.bottom) - Math.max(at.top, other.at.top);
-        // Boxes hold the room for accents and descenders, which may touch.
+        // Boxes include the space for accents and descenders, which may touch.
         if (across > 1 && down > 4) say("overlap: " + text + " | " + other.text);
       }
     });

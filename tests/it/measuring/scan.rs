@@ -180,7 +180,7 @@ fn people_get_a_page_and_an_answer() {
     }
     let page = fs::read_to_string(page).expect("the page");
     assert!(page.contains("<svg") && page.contains("Compressibility of the data"));
-    // The bench makes data like it.
+    // The bench generates similar data.
     let like =
         pumice(&["payload", "--kind", &format!("like:{profile}"), "--size", "16M", "--json"]);
     assert_eq!(like.code, Some(0), "{}", like.stderr);

@@ -132,7 +132,7 @@ fn mistakes_are_explained() {
     );
 }
 
-/// Guards against asking for a saving, which is meaningless for a drive without a codec.
+/// Guards against requiring a saving, which is meaningless for a drive without a codec.
 #[test]
 fn a_drive_that_does_not_compress_needs_no_saving() {
     let common = ["forecast", "--workload", "rewrite", "--state", "new", "--span", "16M"];

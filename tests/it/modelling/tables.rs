@@ -1,7 +1,8 @@
 //! Goal: tables of simulated drives in the documents have the numbers of the current program.
 //!
-//! Method: `docs/tables.py` makes them in virtual time, so each number is exact on every machine.
-//! Here it makes the rows that take seconds, one for most tables; `make tables` makes all.
+//! Method: `docs/tables.py` computes them in virtual time, so each number is exact on every
+//! machine. This test computes the rows that take seconds, one for most tables; `make tables`
+//! computes all.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Goal: a drive in a bucket survives the loss of its machine, and no second machine writes to it.
-//! Method: a server of the S3 protocol (moto) on this machine, and a proxy before it that refuses
-//! connections or swallows answers; real clients; the journal deleted after the server was killed,
-//! and another one made; the first of two servers stopped and resumed.
+//! Method: a server of the S3 protocol (moto) on this machine, and a proxy in front of it that
+//! refuses connections or drops answers; real clients; the journal deleted after the server was
+//! killed, and another one created; the first of two servers stopped and resumed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,7 +25,7 @@ pub(crate) const BUCKET: &str = "drives";
 const OPEN: u8 = 0;
 /// Closes connections silently.
 const DOWN: u8 = 1;
-/// Swallows about one answer in four.
+/// Drops about one answer in four.
 const DEAF: u8 = 2;
 /// Hides from the store the condition that an object must not exist yet.
 const LYING: u8 = 3;
@@ -37,7 +37,7 @@ pub(crate) struct Store {
     child: Child,
     /// Address of moto.
     address: String,
-    /// Address of the proxy, and its behavior.
+    /// Address of the proxy, and its behaviour.
     proxy: String,
     mode: Arc<AtomicU8>,
     folder: tempfile::TempDir,

@@ -1,4 +1,4 @@
-//! Goal: the dashboard in `docs/` fits Grafana's model and asks for existing metrics.
+//! Goal: the dashboard in `docs/` fits Grafana's model and requests existing metrics.
 //!
 //! Method: Grafana is not available here, so the file is checked for the fields that Grafana needs;
 //! every name and label in its expressions is looked up in a server's answer, and promtool parses
@@ -38,7 +38,7 @@ fn expressions(dashboard: &Value) -> Vec<String> {
     expressions.map(plain).collect()
 }
 
-/// Returns the names in an expression that begin like ours.
+/// Returns the names in an expression that begin with our prefix.
 fn names(expression: &str) -> impl Iterator<Item = &str> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("pumice_"))

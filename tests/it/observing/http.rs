@@ -342,7 +342,7 @@ fn a_unix_socket_is_for_those_who_may_connect() {
     };
     assert_eq!(ask("/api/drives").json()[0]["name"], "drive");
     assert_eq!(ask("/healthz").status, 200);
-    // A restart takes the socket over.
+    // A restarted server takes over the socket.
     server.restart();
     wait_until("HTTP is served again", || UnixStream::connect(&socket).is_ok());
     assert_eq!(ask("/healthz").status, 200);

@@ -16,7 +16,8 @@ use crate::harness::{
 fn serve(drive: &Drive) -> Server {
     let socket = drive.beside("socket");
     let mut command = Command::new(PUMICE);
-    // The flag wins over the variable; the machine's support of io_uring must not matter.
+    // The flag takes precedence over the variable; the machine's support of io_uring must not
+    // matter.
     command.env("PUMICE_LOG", "off").env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     command.args(["--log", "debug", "--log-format", "json", "serve"]).arg(drive.path());
     Server::start(command.args(["--io", "threads", "--unix"]).arg(&socket), socket)
@@ -90,7 +91,7 @@ fn a_client_that_breaks_the_protocol_is_on_the_promised_level() {
     server.stop();
 }
 
-/// Enters the transmission phase of the default export and asks for bytes beyond its end.
+/// Enters the transmission phase of the default export and requests bytes beyond its end.
 fn read_beyond_the_end(server: &Server) -> UnixStream {
     let mut client = UnixStream::connect(server.socket()).unwrap();
     client.read_exact(&mut [0; 18]).unwrap();

@@ -20,7 +20,7 @@ fn the_page_lives_in_a_browser() {
     else {
         return;
     };
-    // Room for the data of the snapshots, which is the whole disk in the end.
+    // Space for the data of the snapshots, which is the whole disk in the end.
     let drive = Drive::create("256M", &["--segment", "4M", "--capacity", "1G"]);
     let long = "x".repeat(200);
     for name in ["nightly", "before the upgrade of the database", &long] {

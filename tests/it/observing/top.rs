@@ -1,7 +1,7 @@
 //! Goal: `pumice top` shows a served drive on a terminal of any size, ends on request, and restores
 //! the terminal; without a terminal it prints a sample.
 //!
-//! Method: a terminal made by Python's `pty`, which looks for words and presses keys.
+//! Method: a terminal made by Python's `pty`, which waits for words and presses keys.
 
 use std::ffi::OsStr;
 use std::process::Command;

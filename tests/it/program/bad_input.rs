@@ -128,7 +128,7 @@ fn a_path_that_is_missing_is_named_with_what_to_do() {
     for verb in OPENERS {
         let finished = open(verb, &drive);
         refused(&finished, drive.path().to_str().expect("a plain path"));
-        refused(&finished, "check the path, or make a drive with `pumice create`");
+        refused(&finished, "check the path, or create a drive with `pumice create`");
         assert!(!drive.path().exists(), "{verb} made a file");
     }
     let nowhere = drive.beside("no/such/directory");
@@ -334,7 +334,7 @@ fn a_drive_is_opened_by_one_server_at_a_time() {
     drive.serve().stop();
 }
 
-/// For a drive served by root, the advice is to ask with more rights, not to stop the server.
+/// For a drive served by root, the advice is to use more privileges, not to stop the server.
 #[test]
 fn another_user_is_told_whose_drive_it_is() {
     if stand_in().is_some() || !rustix::process::geteuid().is_root() {

@@ -2,7 +2,7 @@
 //!
 //! Method: the document has one fenced block for the program and one for each subcommand, and each
 //! of those in turn; the first line of a block is its command, the rest its output. `UPDATE_DOCS=1`
-//! (or `make docs`) rewrites the blocks, and adds those of new subcommands after the one before.
+//! (or `make docs`) rewrites the blocks, and adds those of new subcommands after the previous one.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -108,8 +108,8 @@ fn block<'a>(document: &'a str, command: &str) -> Option<&'a str> {
     rest.find(&format!("\n{FENCE}\n")).map(|end| &rest[..=end])
 }
 
-/// Returns the document with this output for a command: in place, after the block of the command
-/// before, or at the end.
+/// Returns the document with this output for a command: in place, after the block of the previous
+/// command, or at the end.
 fn with_block(document: &str, before: Option<&String>, command: &str, output: &str) -> String {
     let opening = format!("{FENCE}text\n{command}\n");
     match block(document, command) {

@@ -58,8 +58,8 @@ fn assert_same(python: &Path, path: &Path, what: &str) -> Value {
     decoder.summary
 }
 
-/// Makes a drive file from a golden image: both superblock slots, then for each segment its number,
-/// a length and that number of bytes.
+/// Creates a drive file from a golden image: both superblock slots, then for each segment its
+/// number, a length and that number of bytes.
 fn restore(golden: &[u8], path: &Path) {
     let word = |at: usize| u32::from_le_bytes(golden[at..at + 4].try_into().unwrap());
     let (segment_bytes, segments) = (u64::from(word(88)), u64::from(word(92)));
@@ -77,7 +77,7 @@ fn restore(golden: &[u8], path: &Path) {
     }
 }
 
-/// Does the same as [`restore`] for a member of an array, whose headers follow the superblocks.
+/// Like [`restore`], for a member of an array, whose headers follow the superblocks.
 fn restore_member(golden: &[u8], path: &Path) {
     let (slots, rest) = golden.split_at(4 * 4096);
     restore(&[&slots[..8192], rest].concat(), path);
@@ -155,7 +155,7 @@ fn a_concatenation_is_decoded() {
     assert_same(&python, &other, "by the second");
 }
 
-/// Does the same for a clone and its origin, which is found in the same folder.
+/// Decodes a clone and its origin, which is found in the same folder.
 #[test]
 fn golden_images_of_a_clone_are_decoded() {
     let Some(python) = tool("python3") else { return };

@@ -1,5 +1,5 @@
 //! Goal: the Debian package can be built: every file that Cargo.toml lists exists or is written by
-//! `make package-files`, and is installed where the unit and the documents say.
+//! `make package-files`, and is installed at the path that the unit and the documents name.
 //!
 //! Method: the metadata as TOML, the rule of the Makefile run with the built program. Acceptance by
 //! dpkg and lintian is tested by hand (docs/operate.md).
@@ -113,7 +113,7 @@ fn the_units_find_what_is_installed() {
     let service = fs::read_to_string(dist.join("pumice-attach@.service")).unwrap();
     let start = format!("{} attach --step serve --config /etc/pumice/%i.toml\n", goes_to("pumice"));
     assert!(service.contains(&start), "{service}");
-    // mount(8) looks only in /sbin, which has a link to the program.
+    // mount(8) searches only /sbin, which has a link to the program.
     assert_eq!(goes_to("/mount.pumice"), "/usr/sbin/mount.pumice");
     assert_eq!(goes_to("/umount.pumice"), "/usr/sbin/umount.pumice");
     assert_eq!(goes_to("man/*.1"), "/usr/share/man/man1/*.1", "man:pumice-serve(1)");

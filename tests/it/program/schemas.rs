@@ -34,7 +34,7 @@ fn printed(name: Option<&str>) -> String {
     run_ok(Command::new(PUMICE).arg("schema").args(name)).stdout
 }
 
-/// Returns the schema of a name; the program is asked once.
+/// Returns the schema of a name; the program runs only once.
 fn schema(name: &str) -> Value {
     static SCHEMAS: Mutex<BTreeMap<String, Value>> = Mutex::new(BTreeMap::new());
     if let Some(schema) = SCHEMAS.lock().expect("no panic").get(name) {
@@ -163,7 +163,7 @@ fn measurements_are_printed_as_their_schemas_say() {
     for name in ["host", "distribution", "kernel", "file system", "file system used"] {
         assert!(facts.iter().any(|fact| fact[0] == name), "{name} in {facts:?}");
     }
-    // The machine's counters say nothing about a run of a few milliseconds.
+    // The machine's counters mean nothing for a run of a few milliseconds.
     let is_seen = |line: &Value| line["machine"]["others_processors"].is_number();
     assert!(lines.iter().any(is_seen), "{}", lines[1]);
     prints("compare-1", &["compare", &file, &file, "--json"]);

@@ -1,5 +1,4 @@
-//! Goal: hostile clients take from others neither their speed, nor their way in, nor the server's
-//! memory.
+//! Goal: hostile clients cannot slow others down, lock them out, or exhaust the server's memory.
 //! Method: 64 clients of each kind in `benches/crowd.py`, which measures; limits that also hold on
 //! a busy machine. The cost of 256 clients is in docs/operate.md.
 
@@ -15,9 +14,9 @@ use crate::serving::tls::Authority;
 /// Clients of each kind.
 const CLIENTS: u64 = 64;
 
-/// Memory that they may take beyond the server's for one client, in KiB: 64 MiB for payloads and 32
-/// MiB for replies; for each client 1 MiB of payload, another 1 MiB to read it, and memory of its
-/// other requests and the allocator (278 MiB were seen).
+/// Memory that they may take in addition to the server's for one client, in KiB: 64 MiB for
+/// payloads and 32 MiB for replies; for each client 1 MiB of payload, another 1 MiB to read it, and
+/// memory of its other requests and the allocator (278 MiB were measured).
 const MORE_KIB_MAX: u64 = (64 + 32 + CLIENTS * 4) << 10;
 
 /// Returns the resident memory, in KiB.

@@ -264,7 +264,7 @@ fn a_resized_drive_shows_its_size_to_the_next_client() {
 }
 
 /// A thousand connections in bursts, two hundred at a time, half of them silent or slow: the
-/// working client is served all the time, and nothing is left of the others. Its longest wait is
+/// working client is served all the time, and no trace of the others remains. Its longest wait is
 /// measured by `benches/crowd.py`.
 #[test]
 fn crowds_of_connections_stall_nobody() {

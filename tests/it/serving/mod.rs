@@ -1,4 +1,4 @@
-//! How drives are served: who may use which export, beside whom, and across restarts.
+//! Serving drives: access to exports, concurrent clients, and restarts.
 
 pub(crate) mod access;
 mod config;

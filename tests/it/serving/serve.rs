@@ -1,4 +1,4 @@
-//! Goal: the ways to serve a drive, and to ask about it while it is served.
+//! Goal: the ways to serve a drive, and to query it while it is served.
 //!
 //! Method: real clients on each kind of listener and each kind of I/O; the exit codes users script
 //! against.
@@ -140,7 +140,7 @@ fn a_signal_after_the_end_of_the_command_reaches_nobody() {
     let mut line = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let command: u32 = line.trim().parse().unwrap();
-    // A client that stops in the middle of a write holds the shutdown up for seconds.
+    // A client that stops in the middle of a write delays the shutdown by seconds.
     let mut client = UnixStream::connect(&socket).unwrap();
     client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").unwrap();
     client.read_exact(&mut [0; 18 + 32 + 20]).unwrap();

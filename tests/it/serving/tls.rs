@@ -44,7 +44,7 @@ impl Authority {
         Self { folder, issuer: Issuer::new(params, key), certificate }
     }
 
-    /// Makes a directory with a certificate of this authority for `role` (server or client),
+    /// Creates a directory with a certificate of this authority for `role` (server or client),
     /// altered by `change`; its owner trusts `trusted`.
     pub(crate) fn issue(
         &self,
@@ -256,7 +256,7 @@ pub(crate) fn reply(stream: &mut impl Read) -> io::Result<u32> {
     Ok(field(12))
 }
 
-/// Asks for the exports through TLS; returns the type of the first answer.
+/// Requests the list of exports through TLS; returns the type of the first answer.
 fn list_over_tls(server: &Server, certificates: &Path) -> io::Result<u32> {
     let mut socket = connect(server);
     socket.write_all(&option(5, b""))?;
@@ -285,7 +285,7 @@ fn before_tls_a_server_that_requires_it_tells_nothing() {
         socket.write_all(&option(number, b"")).unwrap();
         assert_eq!(reply(&mut socket).unwrap(), ERR_TLS_REQD, "option {number}");
     }
-    // The old way to choose an export cannot be refused politely.
+    // The old way to choose an export can be refused only by disconnecting.
     socket.write_all(&option(1, b"")).unwrap();
     assert_eq!(socket.read(&mut [0]).unwrap(), 0);
     server.stop();

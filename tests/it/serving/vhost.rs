@@ -105,7 +105,7 @@ fn a_guest_continues_when_the_server_restarts() {
         wait_until("the server restarts", || restarted() == restarts as usize);
         wait_until("the server listens", || UnixStream::connect(&socket).is_ok());
         driver.reconnect(&socket).expect("the guest that ran there");
-        // Requests that the old server did not take are carried out now.
+        // Requests that the old server did not accept are carried out now.
         let mut ended = acknowledged(&mut driver);
         while ended < 30 {
             assert_eq!(driver.wait(0).expect("a write").status, 0);

@@ -29,7 +29,7 @@ fn template(seed: u64) -> Option<(Drive, PathBuf)> {
     Some((drive, golden))
 }
 
-/// Makes a clone; returns its path.
+/// Creates a clone; returns its path.
 fn clone(drive: &Drive, name: &str) -> String {
     let target = drive.beside(name).display().to_string();
     let made = drive.ok(&["clone", &drive.named("golden"), &target]);
@@ -67,7 +67,7 @@ fn assert_holds(drive: &Drive, clone: &str, expected: &Path) {
     assert!(checked.starts_with("0 problems"), "{checked}");
 }
 
-/// Does the same as [`assert_holds`], and asserts that the decoder agrees.
+/// Like [`assert_holds`], and also asserts that the decoder agrees.
 fn assert_decodes(drive: &Drive, clone: &str, expected: &Path) {
     assert_holds(drive, clone, expected);
     let image = drive.beside("image");

@@ -269,7 +269,7 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
         drive.ok(&["snapshot", "create", &drive.named(&format!("auto-{number}"))]);
     }
     drive.ok(&["snapshot", "create", &drive.named("mine")]);
-    // More snapshots than one answer holds.
+    // More snapshots than fit in one answer.
     assert_eq!(names(&drive).len(), 41);
     let rotate = |more: &[&str]| {
         let drive_path = path(&drive);
@@ -286,7 +286,7 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
     let done = &rotated["drives"][0];
     let taken = done["snapshots"][0]["name"].as_str().unwrap().to_owned();
     assert!(taken.starts_with("auto-20") && taken.ends_with('Z'), "{taken}");
-    // At midnight, the last snapshot of the day before also stays.
+    // At midnight, the last snapshot of the previous day is also kept.
     let left = names(&drive);
     assert!(left.len() <= 3 && left.first().unwrap().ends_with("mine") || left.len() == 3);
     assert_eq!(left.last().unwrap(), &taken);

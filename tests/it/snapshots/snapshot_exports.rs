@@ -181,8 +181,8 @@ fn snapshots_on_other_threads_are_exports_that_come_and_go() {
     come_and_go(&["--threads", "3"]);
 }
 
-/// Guards against a snapshot that keeps clients of the drive from it, or becomes their default
-/// export.
+/// Guards against a snapshot that prevents clients from reaching the drive, or becomes their
+/// default export.
 #[test]
 fn a_single_drive_stays_the_default_export() {
     if stand_in().is_some() || tool("nbdcopy").is_none() {

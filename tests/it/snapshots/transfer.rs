@@ -1,6 +1,6 @@
 //! Goal: a snapshot is sent to another drive through a file, a pipe or a shell, as a whole disk and
-//! as the changes since a snapshot; an interrupted receive can always be resumed, and no part
-//! passes for a disk.
+//! as the changes since a snapshot; an interrupted receive can always be resumed, and no part is
+//! mistaken for a whole disk.
 //!
 //! Method: disks are written with nbdcopy and qemu-io to a served drive, snapshots of it are sent
 //! and received, and the output of `extract` is compared.
@@ -116,7 +116,7 @@ fn snapshots_travel_through_files_pipes_and_shells() {
     let absent = beside(drive, "absent.pumice");
     drive.refused(&["receive", &absent, "--input", &input], "no such drive: `--create` creates it");
     let image = beside(drive, "absent/image");
-    drive.refused(&["extract", &drive.named("a"), &image], "make it first");
+    drive.refused(&["extract", &drive.named("a"), &image], "create it first");
     drive.refused(&["receive", &copy, "--resume-token"], "the disk is complete");
     drive.refused(&["send", &drive.named("c")], "no snapshot named c");
     drive.refused(&["send", &drive.named("a"), "--since", "b"], "an earlier one");
@@ -214,7 +214,7 @@ fn a_receive_without_room_is_given_some_and_goes_on() {
     let (copy, from) = (beside(drive, "copy.pumice"), text(drive.path()));
     let whole = text(&sender.transfer("a", None));
     let full = ["receive", &copy, "--create", "--capacity", "48M", "--input", &whole];
-    drive.refused(&full, &format!("make room on the drive with `pumice resize {copy} --capacity"));
+    drive.refused(&full, &format!("make space on the drive with `pumice resize {copy} --capacity"));
     drive.ok(&["resize", &copy, "--capacity", "256M"]);
     let rest = beside(drive, "rest");
     let receive_rest = || {
@@ -226,7 +226,7 @@ fn a_receive_without_room_is_given_some_and_goes_on() {
     };
     receive_rest();
     sender.compare(&copy, a);
-    // The snapshot that a part needs stays.
+    // The snapshot that a part needs is retained.
     let transfer = fs::read(sender.transfer("b", Some("a"))).unwrap();
     fs::write(&rest, &transfer[..transfer.len() - 8192]).unwrap();
     drive.refused(&["receive", &copy, "--input", &rest], "the transfer is truncated");

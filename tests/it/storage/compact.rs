@@ -1,4 +1,4 @@
-//! Goal: the file of a drive takes about as much room as its live data; a drive is created and
+//! Goal: the file of a drive takes about as much space as its live data; a drive is created and
 //! shown with its limits.
 //!
 //! Method: noise is written repeatedly through qemu-io; the blocks of the file show its use of the

@@ -1,4 +1,4 @@
-//! Goal: an encrypted drive as a user meets it: created, served, checked, extracted and decoded
+//! Goal: an encrypted drive as a user sees it: created, served, checked, extracted and decoded
 //! with its key; refused, in one line with the remedy, and unchanged, with another key or none.
 
 use std::fs;
@@ -219,7 +219,7 @@ fn keys_are_given_to_scans_and_receivers() {
     let (transfer, copy) = (transfer.display().to_string(), copy.display().to_string());
     drive.ok(&[&["send", &named, "--output", &transfer][..], &flags].concat());
     let receive = ["receive", &copy, "--create", "--input", &transfer];
-    drive.refused(&[&receive[..], &flags].concat(), "a key was given, and --encrypt was not");
+    drive.refused(&[&receive[..], &flags].concat(), "a key was given without --encrypt");
     drive.ok(&[&receive[..], &["--encrypt"], &flags].concat());
     drive.refused(&["check", &copy], "is encrypted");
     let out = drive.beside("out").display().to_string();

@@ -1,6 +1,6 @@
-//! Goal: a drive in a sparse file respects the room of its file system: it reuses dead space,
+//! Goal: a drive in a sparse file respects the free space of its file system: it reuses dead space,
 //! refuses a write only when no space can be reclaimed, still returns space, loses nothing, and
-//! continues when there is room again.
+//! continues once there is space again.
 //!
 //! Method: a drive on a tmpfs that another file fills, written through qemu-io. Mounting needs
 //! root; without it the test is skipped.
@@ -62,7 +62,7 @@ fn a_drive_goes_by_the_room_of_its_file_system() {
     let server = drive.serve_with_control(&[]);
     let first = qemu_io(&program, &server, &[&old_write, "flush"]);
     assert_eq!(first.code, Some(0), "{}", first.stderr);
-    // Other files take the remaining room.
+    // Other files take the remaining space.
     let filler = small.join("filler");
     let _ = fs::write(&filler, vec![1; 64 << 20]);
     for round in 0..8 {
@@ -82,8 +82,8 @@ fn a_drive_goes_by_the_room_of_its_file_system() {
     assert_eq!(trimmed.code, Some(0), "{}", trimmed.stderr);
     server.stop();
 
-    // The closed drive also compacts; where garbage collection has left nothing to reclaim, it says
-    // so.
+    // The closed drive also compacts; where garbage collection has left nothing to reclaim, it
+    // reports that.
     let compacted = pumice(&drive, &["compact", path]);
     let is_done =
         compacted.code == Some(0) || compacted.stdout.contains("no more can be freed now");

@@ -1,6 +1,6 @@
-//! Goal: a drive on two files or devices outlives one of them: deleted, damaged or replaced, while
-//! it is served, and no wrong command changes it.
-//! Method: the built program with qemu-io as its client; loop devices where the machine has them.
+//! Goal: a drive on two files or devices survives the loss of one of them: deleted, damaged or
+//! replaced, while it is served, and no wrong command changes it. Method: the built program with
+//! qemu-io as its client; loop devices where the machine has them.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -173,7 +173,7 @@ fn a_member_that_is_deleted_is_replaced_while_clients_work() {
     server.stop();
 }
 
-/// A member that lacks the newest data never returns as if it had it.
+/// A member that lacks the newest data is never accepted as complete.
 #[test]
 fn a_member_that_was_away_is_not_used_again() {
     let Some(pair) = Pair::create() else { return };
@@ -211,7 +211,7 @@ fn a_member_that_was_away_is_not_used_again() {
             let apart = pair.drive.pumice(command);
             refused(&apart, "were each written without the other");
         }
-        // The named member alone, for a look before the other one is given up.
+        // The named member alone, for inspection before the other one is given up.
         pair.drive.ok(&[&check[..], &["--degraded"]].concat());
         pair.drive.ok(&[&extract[..], &["--degraded"]].concat());
         let extracted = fs::read(&image).expect("the image");

@@ -87,8 +87,8 @@ fn an_image_is_the_disk_and_as_sparse() {
     assert!(fs::read(stream).unwrap() == disk);
 }
 
-/// The pipe holds less than the disk has, so that the program is interrupted in the middle of its
-/// work.
+/// The pipe's buffer is smaller than the disk, so that the program is interrupted in the middle of
+/// its work.
 #[test]
 fn an_interrupted_extraction_says_so() {
     let Some((drive, disk)) = written(&[]) else { return };
@@ -144,7 +144,7 @@ fn catches_interrupts(pid: u32) -> bool {
 }
 
 /// Rebuilds from a source that takes far longer to read than a test, and interrupts the process
-/// when `is_time` says so.
+/// once `is_time` returns true.
 fn interrupted_rebuild(source: &Path, target: &Path, is_time: impl Fn(u32) -> bool) {
     let mut command = Command::new(PUMICE);
     command.arg("rebuild").args([source, target]).args(["--capacity", "1G"]);
@@ -175,7 +175,7 @@ fn assert_incomplete(target: &Path, drive: &Drive) {
     }
 }
 
-/// A killed rebuild leaves nothing that looks whole, and it can be repeated onto its incomplete
+/// A killed rebuild leaves nothing that looks complete, and it can be repeated onto its incomplete
 /// target.
 #[test]
 fn a_killed_rebuild_leaves_a_target_that_is_refused() {
@@ -240,7 +240,7 @@ fn a_drive_that_was_cut_short_is_rescued() {
     assert!(nothing.code == Some(1), "{nothing:#?}");
 }
 
-/// No message leads a user to overwrite a drive that can be saved.
+/// No message leads a user to overwrite a drive that can be recovered.
 #[test]
 fn a_drive_without_superblocks_is_not_overwritten() {
     let Some((drive, disk)) = written(&[]) else { return };

@@ -174,7 +174,7 @@ fn a_block_device_must_be_large_enough() {
     drive.assert_checks();
 }
 
-/// A drive that loses the room for all of its size says so.
+/// A drive whose capacity no longer covers its size reports that.
 #[test]
 fn a_drive_that_becomes_thin_says_so() {
     let drive = Drive::create("512M", &[]);

@@ -1,7 +1,7 @@
-//! Goal: data without information takes no room: holes, zeroes and trimmed areas cost no media
+//! Goal: data without information takes no space: holes, zeroes and trimmed areas cost no media
 //! bytes, and the counters name their layer.
 //!
-//! Method: images with known content go in through nbdcopy; `pumice info --json` must then lie
+//! Method: images with known content are written through nbdcopy; `pumice info --json` must then be
 //! within bounds that follow from the content.
 
 use std::fs::File;
@@ -18,8 +18,8 @@ const MIB: u64 = 1 << 20;
 /// Bytes of noise in an image: they cannot be compressed, so that media bytes have a lower bound.
 const NOISE_BYTES: u64 = 4 * MIB;
 
-/// What the log may add to incompressible frames in these tests: headers, padding at each flush,
-/// and the writes of a clean shutdown.
+/// The maximum that the log adds to incompressible frames in these tests: headers, padding at each
+/// flush, and the writes of a clean shutdown.
 const OVERHEAD_BYTES: u64 = 2 * MIB;
 
 #[test]

@@ -37,8 +37,8 @@ pub fn bench_results(input: &[u8]) -> bool {
     interop::read(file.path()).is_ok()
 }
 
-/// Reads and merges the partial result of a scan, and computes its report. Accepted if it is one of
-/// a whole scan.
+/// Reads and merges the partial result of a scan, and computes its report. Accepted if it is the
+/// result of a whole scan.
 pub fn scan_partial(input: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let Ok(partial) = Partial::from_json(text) else { return false };

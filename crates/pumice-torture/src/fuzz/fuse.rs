@@ -73,7 +73,7 @@ pub fn fuse(input: &[u8]) -> bool {
     disk.completed.get() > 0
 }
 
-/// Returns the messages of the input, corrected as its first byte says.
+/// Returns the messages of the input, corrected as its first byte specifies.
 fn messages(mode: u8, mut input: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     if mode & INIT_FIRST != 0 {
@@ -109,9 +109,9 @@ fn put_right(message: &mut [u8]) {
     }
 }
 
-/// Checks that every reply is well-formed, answers a request, and comes once. Ignores kernels that
-/// use a number twice, because their replies are ambiguous. A reply may be missing: the session
-/// drops one for which the socket has no room.
+/// Checks that every reply is well-formed, answers a request, and arrives once. Ignores kernels
+/// that use a number twice, because their replies are ambiguous. A reply may be missing: the
+/// session drops one that does not fit in the socket.
 fn check_replies(messages: &[Vec<u8>], replies: &[Vec<u8>]) {
     let mut asked = HashMap::new();
     for message in messages.iter().filter(|message| message.len() >= HEAD_BYTES) {

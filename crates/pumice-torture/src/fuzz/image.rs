@@ -528,7 +528,7 @@ impl Writer {
     }
 }
 
-/// Returns the table that a leaf may have of a frame with this payload.
+/// Returns the table that a leaf may contain for a frame with this payload.
 fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<[u8; LEAF_TABLE_BYTES]> {
     let entries = payload.get(..usize::from(blocks) * LEAF_TABLE_BYTES / FRAME_BLOCKS)?;
     let has_table = encoding == Encoding::Blocks as u8 && blocks >= TABLE_BLOCKS_MIN;

@@ -1,4 +1,4 @@
-//! Fuzz target for the key slots of superblocks, and for new keys as a control socket gets them.
+//! Fuzz target for the key slots of superblocks, and for new keys received over a control socket.
 
 use uuid::Uuid;
 

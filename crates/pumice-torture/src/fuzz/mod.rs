@@ -5,7 +5,7 @@
 //!   the script has one.
 //! * `open`: opens and checks such a medium. `transfer`: the input of `pumice receive`.
 //! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server, and its
-//!   questions for holes; `nbd_handover`: a server against the handover of any predecessor.
+//!   queries for holes; `nbd_handover`: a server against the handover of any predecessor.
 //! * `vhost`: a vhost-user device against any front end and any guest.
 //! * `fuse`: a FUSE session against any kernel. `sockets`: code shared by the targets on sockets.
 //! * `keys`: key slots of encrypted drives.

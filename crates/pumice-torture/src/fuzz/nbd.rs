@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Server and client share one thread and a socket pair. The client sends its bytes, shuts its side
-//! down, and reads all answers; the server must then end the connection. A client that stays shuts
-//! nothing down: the server hands it over to another one, or closes its connection. The disk
-//! asserts that every request lies within it.
+//! down, and reads all answers; the server must then end the connection. A client that stays
+//! connected shuts nothing down: the server hands it over to another one, or closes its connection.
+//! The disk asserts that every request lies within it.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -104,8 +104,8 @@ struct Asked {
     answered: u64,
 }
 
-/// Checks that every answer belongs to a request, is complete, and comes once. Ignores clients that
-/// use a cookie twice, because their replies are ambiguous.
+/// Checks that every answer belongs to a request, is complete, and arrives once. Ignores clients
+/// that use a cookie twice, because their replies are ambiguous.
 fn check_replies(form: Form, input: &[u8], replies: &[u8]) {
     let Some(mut asked) = requests(form, input) else { return };
     if form == Form::Simple {

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(if cfg!(fuzzing) { 20 } else { 
 /// Limit on the time of one input, after which the client counts as hanging.
 const LIMIT_NS: u64 = 30_000_000_000;
 
-/// Maximum number of extents that are taken.
+/// Maximum number of extents that are accepted.
 const EXTENTS_MAX: u64 = 1 << 16;
 
 /// Length of the read.
@@ -40,7 +40,7 @@ pub fn nbd_client(input: &[u8]) -> bool {
     meet(input, call)
 }
 
-/// Asks a server that sends the input for the holes of its export. Accepted if it reports any
+/// Queries a server that sends the input for the holes of its export. Accepted if it reports any
 /// extent.
 pub fn nbd_allocation(input: &[u8]) -> bool {
     meet(input, async |runtime: &Runtime, uri: &Uri| {
@@ -58,7 +58,7 @@ pub fn nbd_allocation(input: &[u8]) -> bool {
     })
 }
 
-/// Lets a client meet a server that sends the input.
+/// Connects a client to a server that sends the input.
 fn meet(input: &[u8], call: impl AsyncFnOnce(&Runtime, &Uri) -> bool) -> bool {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("socket");

@@ -2,7 +2,7 @@
 //! and opening again.
 //!
 //! Damage is refused or reported, never accepted silently. A medium without a problem according to
-//! `check` opens and reads without an error, and flushed data is there after the next opening. A
+//! `check` opens and reads without an error, and flushed data is present after the next opening. A
 //! drive that opens despite a problem may also be written to.
 
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium};
 use pumice_drive::runtime::Runtime;
 
-/// Size of the medium: room for a few segments of the smallest size. A superblock that states more
+/// Size of the medium: space for a few segments of the smallest size. A superblock that states more
 /// is refused.
 const MEDIUM_BYTES: u64 = 52 << 20;
 
@@ -62,7 +62,8 @@ fn open_on(runtime: &Runtime, input: &[u8]) -> bool {
     is_whole
 }
 
-/// Returns a medium with the image on it; `None` if its superblock leaves no room for the segments.
+/// Returns a medium with the image on it; `None` if its superblock leaves no space for the
+/// segments.
 async fn medium(image: &Image) -> Option<MemMedium> {
     let medium = MemMedium::new(MEDIUM_BYTES);
     // The newest readable superblock determines the layout of the segments; without one, no segment
@@ -128,7 +129,7 @@ fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
         expected[start..start + data.len()].copy_from_slice(&data);
     }
     runtime.block_on(drive.flush()).expect("memory does not fail");
-    // A full drive has no room for a checkpoint.
+    // A full drive has no space for a checkpoint.
     let _ = runtime.block_on(drive.checkpoint());
     drop(drive);
     runtime.drop_tasks();

@@ -9,7 +9,7 @@ use rustix::net::Shutdown;
 
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Maximum number of bytes of answers that are kept, from the beginning.
+/// Maximum number of answer bytes that are kept; later ones are dropped.
 pub(super) const ANSWERS_KEPT_MAX: usize = 8 << 20;
 
 thread_local! {

@@ -233,7 +233,7 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
 const LOG: [u8; 25] =
     [3, 0, 7, 1, 65, 3, 8, 3, 2, 66, 3, 16, 0, 0, 67, 4, 24, 0xf1, 0, 8, 0xff, 5, 9, 1, 1];
 
-/// The superblock says: closed in order at batch 1.
+/// The superblock records an orderly close at batch 1.
 const CLEAN: [u8; 6] = [6, 2, 1, 6, 11, 1];
 
 /// Returns `bytes` without the zeroes at its end.

@@ -19,10 +19,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 ///
 /// Reads the superblocks, the checkpoint, the log after it and the whole map, recomputes the live
 /// bytes of every segment, and decodes every frame that the map references. Reads only the maps of
-/// snapshots; name a snapshot to check its data. On a mirror, all copies of the segments in use are
-/// compared, and the members that are present suffice. For a clone, checks its own data, and
-/// whether its origin can be opened. Changes nothing on the drive. If there are problems, lists
-/// them and exits with code 1.
+/// snapshots; name a snapshot to check its data. On a mirror, compares all copies of the segments
+/// in use; the present members suffice. For a clone, checks its own data, and whether its origin
+/// can be opened. Changes nothing on the drive. If there are problems, lists them and exits with
+/// code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// File or block device; PATH@NAME for a snapshot
     path: PathBuf,
 
-    /// If members of a mirror were each written without the other, check the one at PATH
+    /// If members of a mirror were written independently, check the member at PATH
     #[arg(long)]
     degraded: bool,
 

@@ -17,8 +17,8 @@ use pumice_report::{Align, Table};
 /// List the clients of served drives, or disconnect one
 ///
 /// Shows the connected NBD clients with their exports, and for each the time and the requests since
-/// it connected or its server restarted. Asks the servers of this user, and as root the servers of
-/// services, too.
+/// it connected or its server restarted. Queries the servers of this user and, as root, those of
+/// services.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -187,7 +187,7 @@ fn plain(text: &str) -> String {
     if text.chars().all(is_plain) { text.to_owned() } else { text.escape_debug().to_string() }
 }
 
-/// Returns a time as in "3 d 4 h" or "12 s".
+/// Returns a duration as text, such as "3 d 4 h" or "12 s".
 fn span(time_ns: u64) -> String {
     let seconds = time_ns / 1_000_000_000;
     match seconds {

@@ -25,8 +25,8 @@ use pumice_drive::runtime::{Backend, Runtime};
 ///
 /// The clone stores new writes and reads everything else from the snapshot, in units of 4 KiB,
 /// until `pumice flatten` makes it independent. Until then the drive of the snapshot, its origin,
-/// must remain, served or closed, and cannot delete the snapshot. The clone remembers the path of
-/// its origin, and looks for it there, then in its own folder.
+/// must remain, served or closed, and cannot delete the snapshot. The clone records the path of its
+/// origin, which is looked up there, then in the clone's folder.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -171,10 +171,11 @@ fn make(
     let made = if Some(registered.guid) == guid {
         create::on_new(target, spec, keys)
     } else {
-        Err(anyhow::anyhow!("{}@{name} was replaced meanwhile: try again", path.display()))
+        Err(anyhow::anyhow!("{}@{name} was replaced in the meantime: try again", path.display()))
     };
     if let Err(error) = made {
-        // Otherwise it stays listed without existing, and keeps the snapshot from being deleted.
+        // Otherwise the clone stays registered although it does not exist, and prevents deletion of
+        // the snapshot.
         let _ = snapshot::forget(path, spec.uuid);
         return Err(error);
     }
@@ -201,7 +202,7 @@ pub(super) fn list_rebuilt(source: &Path, target: &Path, spec: &Spec) -> Result<
         let (clone, origin) = (source.display(), path.display());
         let next = if path.exists() { "" } else { ": move it back there or beside the clone" };
         format!(
-            "{clone} is a clone, so the new drive is one: its origin {origin} must list it{next}"
+            "{clone} is a clone, and so is the new drive: its origin {origin} must list it{next}"
         )
     };
     listing().with_context(what)?;
@@ -218,7 +219,9 @@ fn absolute(path: &Path) -> Result<String> {
         _ => whole,
     };
     let text = whole.to_str().map(ToOwned::to_owned);
-    text.with_context(|| format!("{}: the path of a clone or an origin is UTF-8", whole.display()))
+    text.with_context(|| {
+        format!("{}: the path of a clone or an origin must be UTF-8", whole.display())
+    })
 }
 
 fn text(cloned: &Cloned) -> String {

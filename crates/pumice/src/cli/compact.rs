@@ -23,11 +23,12 @@ const LOOK_NS: u64 = 100_000_000;
 
 /// Return the space of overwritten and trimmed data to the file system, closed or served
 ///
-/// Moves live data out of the segments with the most dead data, and discards them. An open drive
-/// does so when its host is quiet (see --compact of `pumice serve`); this command does it
-/// immediately, and further. A served drive is compacted by its server, while it serves its
-/// clients; the server stops if this command is interrupted. An interruption loses no data. Exits
-/// with code 1 if the drive could not be made as small as requested.
+/// Moves live data out of the segments with the most dead data, and discards those segments. An
+/// open drive is compacted when its host is idle (see --compact of `pumice serve`); this command
+/// compacts it immediately, and further. A served drive is compacted by its server, which continues
+/// to serve its clients; the server stops compacting if this command is interrupted. An
+/// interruption loses no data. Exits with code 1 if the drive could not be made as small as
+/// requested.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

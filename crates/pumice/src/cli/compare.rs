@@ -16,10 +16,10 @@ use pumice_bench::{interop, report};
 /// Compare results, with confidence intervals and significance
 ///
 /// Shows each cell of OTHER as a multiple of the same cell of BASE, with a 95 % confidence
-/// interval. Targets that took turns (pumice bench TARGET TARGET) are compared round by round; a
-/// file with results of such targets can be compared alone. Results of two sessions also differ by
-/// changes on the machine in between, which no number of runs shows: --visit-spread is added to
-/// their noise, and small differences cannot be detected.
+/// interval. Targets that took turns (pumice bench TARGET TARGET) are compared round by round; one
+/// file with results of such targets is enough. Results of two sessions also differ because the
+/// machine changed in between, which no number of runs reveals: --visit-spread is therefore added
+/// to their noise, and small differences cannot be detected.
 ///
 /// A cell counts as faster or slower only if the interval excludes 1 and the test, corrected for
 /// the number of cells, is significant. Results of different tests or different data are refused.
@@ -46,8 +46,8 @@ pub(crate) struct Args {
         allow_hyphen_values = true)]
     visit_spread: f64,
 
-    /// Exit with code 1 if any cell is called slower and its whole interval is more than PERCENT
-    /// slower
+    /// Exit with code 1 if any cell is reported as slower and its whole interval is more than
+    /// PERCENT slower
     #[arg(long, value_name = "PERCENT", value_parser = percent(0.0..=99.99),
         allow_hyphen_values = true)]
     fail_if_slower: Option<f64>,

@@ -1,8 +1,8 @@
 //! Configuration files, whose keys are the long flags of a subcommand. Their entries become
 //! arguments that are inserted into the command line before clap parses it.
 //!
-//! This file knows no flag by name. All flags of a subcommand with `--config FILE`, and those of
-//! the program, are keys, because both come from clap's definition. Clap checks the values. A key
+//! This module names no flag. The flags of the program, and of every subcommand with `--config
+//! FILE`, are keys, because both are derived from clap's definition. Clap checks the values. A key
 //! means the same as its flag: relative paths start from the working directory. The command line
 //! and the environment take precedence over the file. Tables within the file, which no flag can
 //! express, are parsed by a definition of their own, and returned in addition to the arguments.
@@ -31,8 +31,8 @@ use pumice_drive::base::near::nearest;
 /// The flag that names the file.
 const FLAG: &str = "config";
 
-/// Flags that are not keys: those that clap adds to every command, and the one that would lead from
-/// file to file.
+/// Flags that are not keys: the flags that clap adds to every command, and the one that would make
+/// a file include another.
 const NO_KEYS: [&str; 3] = ["help", "version", FLAG];
 
 /// Maximum size of a file in bytes: many times the length of all flags with all their values.
@@ -122,10 +122,11 @@ impl Arguments {
                 flags.extend(words);
             }
         }
-        // Their order in the file means nothing.
+        // Their order in the file has no meaning.
         values.sort_by_key(|(index, _)| *index);
         let values: Vec<OsString> = values.into_iter().flat_map(|(_, words)| words).collect();
-        // The first word is the program, and none of its flags takes the name of a subcommand.
+        // The first word is the program; no flag of the program takes the name of a subcommand as
+        // its value.
         let at = 1 + typed.iter().skip(1).position(|arg| *arg == *name).expect("it was matched");
         let (program_s, command_s) = (&typed[1..=at], &typed[at + 1..]);
         let args = [&typed[..1], &of_program, program_s, &flags, command_s, &values].concat();
@@ -309,7 +310,7 @@ impl<'a> Reading<'a> {
         };
         let word = |text: &str| match arg.get_long() {
             Some(long) => OsString::from(format!("--{long}={text}")),
-            // Clap must not take the value for a flag.
+            // Clap must not mistake the value for a flag.
             None if text.starts_with('-') => OsString::from(format!("./{text}")),
             None => OsString::from(text),
         };

@@ -32,7 +32,7 @@ use pumice_drive::runtime::{Backend, Runtime};
 const MIB: u64 = 1 << 20;
 
 /// Minimum number of segments, unless they are of the smallest size: eight times the number that a
-/// drive keeps for itself.
+/// drive reserves for itself.
 const SEGMENTS_FEW: u64 = 88;
 
 /// `f_type` of a tmpfs. Source: statfs(2).
@@ -40,8 +40,8 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Create a drive on a file (created sparse) or a block device
 ///
-/// A file takes space as the drive is written, up to the capacity and 2 MiB. If the file system has
-/// less space than that, a warning is printed: the drive then has only the available space.
+/// A file occupies space as the drive is written, up to the capacity plus 2 MiB. If the file system
+/// has less free space, a warning is printed: the drive can then use only the free space.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -73,7 +73,7 @@ pub(crate) struct Args {
     concat: bool,
 
     /// Size of the disk that hosts see, a multiple of 4 KiB [default: with a capacity or on a block
-    /// device, the size that it covers, even if nothing compresses]
+    /// device, the largest size that fits even if nothing compresses]
     #[arg(long, value_parser = disk_size, value_name = "SIZE", allow_hyphen_values = true)]
     size: Option<u64>,
 
@@ -98,11 +98,11 @@ pub(crate) struct Args {
     #[arg(long, default_value = "lz4", value_name = "CODEC")]
     codec: Codec,
 
-    /// The units that the codec compresses in a write of several blocks: solid, frames of up to 32
-    /// KiB, is denser; blocks, each 4 KiB on its own, makes many concurrent random reads of 4 KiB
-    /// 1.5 to 2 times as fast, long reads up to a fifth slower, takes about an eighth more space
-    /// for programs and libraries and five times the memory for the map (--map-cache of serve), and
-    /// needs a codec
+    /// Unit of compression within a write of several blocks: solid (frames of up to 32 KiB) is
+    /// denser; blocks (each 4 KiB alone) makes many concurrent random reads of 4 KiB 1.5 to 2 times
+    /// as fast and long reads up to a fifth slower, needs about an eighth more space for programs
+    /// and libraries and five times the memory for the map (--map-cache of serve), and requires a
+    /// codec
     #[arg(long, default_value = "solid", value_name = "solid|blocks")]
     frame: FrameForm,
 
@@ -111,11 +111,11 @@ pub(crate) struct Args {
     #[arg(long, value_parser = size, value_name = "SIZE")]
     segment: Option<u64>,
 
-    /// Warn when this much of the capacity is in use, up to four percentages; or none
+    /// Percentages of the capacity in use at which to warn, up to four; or none
     #[arg(long, value_parser = thresholds, default_value = "80,90,95", value_name = "PERCENT,...")]
     warn: [u8; WARN_THRESHOLDS_MAX],
 
-    /// Reserve the space of the whole capacity, which the file then keeps
+    /// Reserve space for the whole capacity, and keep it reserved
     #[arg(long)]
     preallocate: bool,
 
@@ -192,7 +192,7 @@ pub(super) struct Created {
 }
 
 /// Returns the segment size for a drive of `bytes`: its capacity, or the size of its device or its
-/// disk. A drive keeps 11 segments and more for itself, which must be a small part.
+/// disk. A drive reserves 11 or more segments for itself, which must be a small part.
 pub(crate) fn segment_bytes_of(bytes: u64) -> u32 {
     let sizes = [SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT / 2, SEGMENT_BYTES_DEFAULT / 4];
     let fits = |segment_bytes: &u32| bytes / u64::from(*segment_bytes) >= SEGMENTS_FEW;
@@ -353,7 +353,7 @@ pub(crate) fn on_new(path: &Path, spec: &Spec, keys: Option<&KeyArgs>) -> Result
     })
 }
 
-/// Checks that [`on_new`] can create a drive, as far as that can be seen in advance.
+/// Checks that [`on_new`] can create a drive, as far as this can be determined in advance.
 ///
 /// # Errors
 /// The specification is impossible, or the path is in use.
@@ -449,7 +449,7 @@ pub(crate) fn with_keys_of(
 fn encrypted(args: &Args, spec: Spec) -> Result<(Spec, Cipher, Option<RecoveryCode>)> {
     if !args.encrypt {
         if !args.keys.is_empty() {
-            bail!("a key was given, and --encrypt was not");
+            bail!("a key was given without --encrypt");
         }
         return Ok((spec, Cipher::default(), None));
     }
@@ -488,7 +488,10 @@ fn share(part: u64, whole: u64) -> String {
 /// drive.
 pub(super) fn thin(size: u64, capacity: u64) -> Option<String> {
     let told = |share| {
-        format!("thin: the log fills up unless the data of a full disk shrinks to {share} or less")
+        format!(
+            "thin: the log fills up unless the data of a full disk compresses to {share} or \
+                 less"
+        )
     };
     (capacity < size).then(|| told(share(capacity, size)))
 }

@@ -31,8 +31,8 @@ pub(crate) struct Args {
     /// Path of the drive, its device, or its mount point
     target: PathBuf,
 
-    /// Kill the process that serves the drive, which discards unflushed data: for a drive that
-    /// cannot write
+    /// Kill the process that serves the drive, which discards unflushed data: for a drive that can
+    /// no longer write
     #[arg(long)]
     force: bool,
 
@@ -136,7 +136,7 @@ fn end(process: &OwnedFd, signal: Signal, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the outcome with which the process has closed the drive.
+/// Returns the result with which the process has closed the drive.
 fn closed(attachment: &Attachment) -> Outcome {
     let Some(words) = attachment.last_words() else { return Outcome::Good };
     let log = attachment.log_file();

@@ -25,10 +25,10 @@ const LOOK_NS: u64 = 100_000_000;
 
 /// List, add, remove or replace the files and devices of a drive, closed or served
 ///
-/// PATH is any file or device of the drive. A served drive is changed by its server, while it
-/// serves its clients. A new member of a mirror gets all new writes, and verified copies of the
-/// segments in use; if copying is interrupted, it starts again when the drive is next served, or
-/// with the same command.
+/// PATH is any file or device of the drive. A served drive is changed by its server, which
+/// continues to serve its clients. A new member of a mirror gets all new writes, and verified
+/// copies of the segments in use; if copying is interrupted, it starts again when the drive is next
+/// served, or with the same command.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -62,8 +62,9 @@ enum Action {
     },
     /// Add a copy of everything on another file or device, or add its space
     ///
-    /// A mirror gets a copy. Turns a drive on one file or device, which must not be served, into a
-    /// mirror. A drive of `--concat` gets the space of a device, or of a file as large as the last.
+    /// Adds a copy to a mirror. Turns a drive on one file or device, which must not be served, into
+    /// a mirror. Adds space to a drive created with `--concat`: a device, or a file as large as the
+    /// last.
     Add {
         #[command(flatten)]
         drive: OfDrive,
@@ -77,7 +78,8 @@ enum Action {
     },
     /// Stop using a member permanently
     ///
-    /// For a drive of `--concat`, this must be the last one: its data is moved to the others.
+    /// For a drive created with `--concat`, this must be the last member: its data is moved to the
+    /// others.
     Remove {
         #[command(flatten)]
         drive: OfDrive,
@@ -85,7 +87,7 @@ enum Action {
         /// Path of the member, as listed
         member: PathBuf,
     },
-    /// Replace a member, which is used until the new file or device is complete
+    /// Replace a member, which stays in use until the new file or device is complete
     Replace {
         #[command(flatten)]
         drive: OfDrive,

@@ -20,8 +20,8 @@ use pumice_drive::runtime::{Backend, Runtime};
 ///
 /// The earlier one may be a bookmark, see `pumice snapshot bookmark`. Prints offset and length in
 /// bytes of each range, in order, exact to blocks of 4 KiB, and whether it now holds data or
-/// zeroes. Reads the maps and no data. The drive must not be in use; a server of it offers the same
-/// as the metadata context qemu:dirty-bitmap:NAME.
+/// zeroes. Reads only the maps. The drive must not be in use; its server offers the same
+/// information as the metadata context qemu:dirty-bitmap:NAME.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH@NAME")]
     from: PathBuf,
 
-    /// A later snapshot of the same drive [default: its disk as it is now]
+    /// A later snapshot of the same drive [default: the current disk]
     #[arg(value_name = "PATH[@NAME]")]
     to: Option<PathBuf>,
 

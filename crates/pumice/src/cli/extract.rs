@@ -51,13 +51,13 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Read a mirror although a member is missing that may have newer data; if members were each
-    /// written without the other, read the one at PATH
+    /// Read a mirror even if a missing member may have newer data; if members were written
+    /// independently, read the member at PATH
     #[arg(long)]
     degraded: bool,
 
-    /// Read a journal whose drive another machine has taken over: the state of the drive here, with
-    /// changes that never reached the bucket
+    /// Read a journal whose drive another machine has taken over: the local state of the drive,
+    /// including changes that never reached the bucket
     #[cfg(feature = "objects")]
     #[arg(long)]
     fenced: bool,
@@ -238,7 +238,7 @@ impl Image {
         if inode(path).is_some() && inode(path) == inode(source) {
             bail!("{} is the drive itself", path.display());
         }
-        // The disk's files may be closed to other users: so is the image.
+        // Files on the disk may be unreadable to other users, and so must the image be.
         let (draft, file) = Draft::create(path, force)?;
         Ok(Self::File(file, draft))
     }

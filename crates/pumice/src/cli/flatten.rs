@@ -21,9 +21,9 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Make a clone independent by copying the data of its origin
 ///
 /// A served clone is flattened by its server, which continues even if this command is interrupted.
-/// If interrupted, the next `pumice flatten` of a closed clone resumes it. The origin then no
-/// longer lists the clone. The data of the clone's own snapshots is not copied: they still read
-/// from the origin until the last of them is deleted.
+/// An interrupted flatten of a closed clone is resumed by the next `pumice flatten`. Afterwards the
+/// origin no longer lists the clone. The data of the clone's own snapshots is not copied: they
+/// still read from the origin until the last of them is deleted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -57,8 +57,8 @@ pub(super) struct Shown {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The drive is no clone, or cannot be opened: nothing has changed. Or the copy failed: the clone
-/// is as before, but holds more of its data itself.
+/// The drive is not a clone, or cannot be opened: nothing has changed. If the copy failed, the
+/// clone still reads from its origin, and stores more of its data itself.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide()?;
     let path = args.path.as_path();
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Asks the server of a clone for the clone's origin.
+/// Requests the origin of a clone from the clone's server.
 fn of_served(path: &Path) -> Result<(uuid::Uuid, Option<Origin>)> {
     let (info, _) = state::read(path)?;
     let origin = info.origin.map(|origin| Origin {

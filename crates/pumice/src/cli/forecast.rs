@@ -36,10 +36,10 @@ use pumice_sim::trace::{Format, Options as TraceOptions};
 /// to 4 GiB, which takes seconds and gives nearly the same results; --full-size simulates the whole
 /// drive. Traces always run at the drive's true size.
 ///
-/// With --cache, a faster drive or memory is the cache of the drive, which is simulated whole; the
-/// workload runs until the share of hits no longer changes.
+/// With --cache, a faster drive or memory is the cache of the drive, which is simulated at full
+/// size; the workload runs until the hit rate no longer changes.
 ///
-/// For a drive with parity over its dies, the report states the cost of parity, and the
+/// For a drive with parity across its dies, the report states the cost of parity, and the
 /// consequences of the failure of a die. With --fail, one more round follows in which parts of the
 /// flash fail.
 ///
@@ -238,7 +238,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let data = args.data(&profile)?;
     if data.len() * plan.rows.len() > 1 && !args.fail.is_empty() {
         bail!(
-            "--fail has no effect on several forecasts: state one over-provisioning and one data"
+            "--fail has no effect on several forecasts: specify one over-provisioning and one \
+             kind of data"
         );
     }
     let shown = Shown::new();

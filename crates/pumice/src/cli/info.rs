@@ -154,8 +154,8 @@ pub(super) struct Shown {
     snapshot_list: Option<Vec<SnapshotInfo>>,
     /// Bytes that its file takes on its file system; `None` for a device.
     file_bytes: Option<u64>,
-    /// The cost of the bucket by the prices of `--price-storage`, `--price-puts` and
-    /// `--price-gets`, for a drive in one.
+    /// The cost of the bucket at the prices of `--price-storage`, `--price-puts` and
+    /// `--price-gets`, for a drive in a bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket_cost: Option<Cost>,
 }
@@ -298,7 +298,8 @@ fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> 
     rows
 }
 
-/// Returns the surplus of the capacity over the size, or the ratio if it is less.
+/// Returns the spare capacity relative to the size, or the ratio of size to capacity if the
+/// capacity is smaller.
 fn room(info: &Info) -> String {
     // The capacity that `create` chooses for a drive with this much over-provisioning.
     let capacity = |over_provisioning_percent| {
@@ -353,7 +354,7 @@ fn bucket_rows(bucket: &Status, cost: Cost) -> Vec<(&'static str, String)> {
             Durable::Local => "the journal",
             Durable::Bucket => "the bucket",
         };
-        rows.insert(2, ("flush", format!("returns once {returns} has everything")));
+        rows.insert(2, ("flush", format!("returns once all data is in {returns}")));
     }
     rows
 }
@@ -451,7 +452,7 @@ fn share(info: &Info, share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the spare room of a drive is stated in the words of `create`.
+    //! Goal: the spare space of a drive is stated in the terms of `create`.
     use super::*;
     use crate::watch::tests::snapshot;
 

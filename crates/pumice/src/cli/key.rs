@@ -18,9 +18,9 @@ use pumice_drive::runtime::{Backend, Runtime};
 
 /// Add, remove, change and list the keys of an encrypted drive that is not in use
 ///
-/// A drive has up to eight keys, each of which opens it. They are in its superblock, so adding a
-/// key rewrites no data. Anyone who has copied the superblock can still open the copy with a key
-/// that was removed later.
+/// A drive has up to eight keys, each of which opens it. They are stored in its superblock, so
+/// adding a key rewrites no data. Anyone who has copied the superblock can still open the copy with
+/// a key that was removed later.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -22,7 +22,7 @@ pub(crate) struct KeyArgs {
     #[arg(long, value_name = "COMMAND")]
     key_command: Option<String>,
 
-    /// File with the passphrase; a line break at its end is not part of it
+    /// File with the passphrase; a trailing line break is ignored
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
 
@@ -87,7 +87,7 @@ impl KeyArgs {
     /// Uses these flags for every drive that has none of its own.
     ///
     /// # Errors
-    /// As [`Self::source`].
+    /// Same as [`Self::source`].
     pub(super) fn provide(&self) -> Result<()> {
         keys::provide(self.source()?);
         Ok(())
@@ -104,7 +104,7 @@ impl NewKeyArgs {
     /// `code`.
     ///
     /// # Errors
-    /// The flags name several keys; as [`keys::new_secret`].
+    /// The flags name several keys; errors of [`keys::new_secret`].
     pub(super) fn secret(&self, code: &mut Option<RecoveryCode>) -> Result<Secret> {
         let args = KeyArgs {
             key_file: self.new_key_file.clone(),

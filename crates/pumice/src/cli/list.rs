@@ -23,9 +23,9 @@ const SUFFIX: &str = "pumice";
 
 /// List the drives of this machine: their paths, their state, and their savings
 ///
-/// Lists the drives that are served or attached, by the same user. A closed drive is listed if it
-/// is named, or if a folder is named and its file ends in .pumice. Exits with code 1 if a named
-/// drive cannot be read.
+/// Lists the drives that this user serves or has attached. A closed drive is listed if it is named,
+/// or if a folder is named and its file ends in .pumice. Exits with code 1 if a named drive cannot
+/// be read.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "status")]
 #[command(after_help = "\
@@ -207,7 +207,7 @@ fn text(all: &[Listed]) -> String {
     for (word, style) in
         [(HEALTHY, output::WELL), ("refuses writes", output::WRONG), ("attention", output::WRONG)]
     {
-        // Matched between columns, so that no path is taken for it.
+        // Matched between columns, so that no path is mistaken for it.
         let (from, to) = (format!("  {word}"), format!("  {}", output::styled(word, style)));
         text = text.replace(&from, &to);
     }

@@ -12,7 +12,7 @@
 //! that has stopped it. A reader that closes stdout early is not an error.
 //!
 //! Subcommands return `anyhow` errors: only their text matters here, except where a subcommand
-//! looks for a particular error, which it finds by downcasting.
+//! downcasts to a particular error.
 
 #[cfg(feature = "attach")]
 mod attach;
@@ -261,8 +261,8 @@ fn no_command(program: &clap::Command, arguments: &Arguments) -> String {
     }
 }
 
-/// Subcommands by the words of other programs, which may be more similar to other subcommands of
-/// this one.
+/// Words that other programs use for these subcommands; clap might suggest a different subcommand
+/// that is spelled more similarly.
 const ELSEWHERE: [(&str, &str); 16] = [
     ("mount", "attach"),
     ("umount", "detach"),

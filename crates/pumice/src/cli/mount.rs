@@ -1,5 +1,5 @@
-//! The program under the names `mount.pumice` and `umount.pumice`, by which mount(8) and umount(8)
-//! call it: lines of fstab and units of systemd can name a drive.
+//! The program under the names `mount.pumice` and `umount.pumice`, under which mount(8) and
+//! umount(8) call it, so that lines of fstab and units of systemd can name a drive.
 //!
 //! ```text
 //! mount -t pumice DRIVE DIR -o OPTIONS    mount.pumice DRIVE DIR -o OPTIONS     pumice attach ..
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A mount of this kind is marked `helper=pumice`, so that umount(8) finds `umount.pumice`. An
-//! option that is a flag of `pumice attach` is passed as that flag; those that only mount(8) and
-//! systemd know are left out; all others are for the file system on the drive.
+//! option that is a flag of `pumice attach` is passed as that flag; options that only mount(8) and
+//! systemd understand are dropped; all others are for the file system on the drive.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -39,7 +39,7 @@ const NO_OPTIONS: [&str; 8] =
 enum Task {
     /// Run as `pumice` with these arguments.
     Run(Vec<OsString>),
-    /// Nothing: the task is done already, or was not meant for it.
+    /// Nothing: the task is already done, or is not one for a helper.
     Nothing,
 }
 

@@ -26,11 +26,11 @@ pub(crate) struct Opening {
     #[arg(long, value_parser = map_cache, default_value = "256M", value_name = "SIZE")]
     map_cache: u64,
 
-    /// Memory for recently read blocks of each drive, decoded; 0 for none
+    /// Memory for the recently read, decoded blocks of each drive; 0 for none
     #[arg(long, value_parser = size, default_value = "32M", value_name = "SIZE")]
     cache: u64,
 
-    /// Maximum amount of log between checkpoints, all of which is read after a crash
+    /// Maximum amount of log between checkpoints; recovery after a crash reads all of it
     #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
     checkpoint: u64,
 
@@ -51,20 +51,20 @@ pub(crate) struct Opening {
     #[arg(long, value_parser = value_parser!(u16).range(1..=THREADS_MAX), value_name = "NUMBER")]
     threads: Option<u16>,
 
-    /// Serve a mirror although a member is missing that may have been written to without the
-    /// others; that member must be replaced afterwards
+    /// Serve a mirror even if a missing member may have been written to without the others; that
+    /// member must be replaced afterwards
     #[arg(long)]
     degraded: bool,
 
     /// Serve s3://BUCKET/NAME for writing without a local file, and take the drive over from the
-    /// machine that has its journal: a flush returns once the bucket has everything, and up to 20
+    /// machine that has its journal: a flush returns once all data is in the bucket, and up to 20
     /// segments are in memory
     #[arg(long, conflicts_with = "read_only")]
     diskless: bool,
 
-    /// Time that a thread with drives polls for the next request before it sleeps, in microseconds,
-    /// while polling often succeeds; 0 saves processor time, and clients with few requests at a
-    /// time wait longer
+    /// Time for which a thread with drives polls for the next request before it sleeps, in
+    /// microseconds, as long as polling often succeeds; 0 saves processor time, but clients with
+    /// few requests in flight wait longer
     #[arg(long, value_parser = value_parser!(u16).range(..=BUSY_POLL_US_MAX), default_value = "50",
         value_name = "MICROSECONDS")]
     busy_poll: u16,
@@ -77,7 +77,7 @@ const BUSY_POLL_US_MAX: i64 = 1000;
 const THREADS_MAX: i64 = 64;
 
 /// Maximum of the default number of threads: the same as in other servers of block devices. Not
-/// measured, for want of a machine with as many processors.
+/// measured: no machine with that many processors was available.
 const THREADS_DEFAULT_MAX: usize = 8;
 
 impl Opening {
@@ -115,7 +115,7 @@ impl Opening {
         let compact_percent = match self.compact {
             Some(Compaction::Off) => None,
             Some(Compaction::To(percent)) => Some(percent),
-            // Space returned to a device is of use to few, and costs writes.
+            // Few devices benefit from returned space, and returning it costs writes.
             None => Some(COMPACT_PERCENT_DEFAULT).filter(|_| !is_device(path)),
         };
         OpenOptions {

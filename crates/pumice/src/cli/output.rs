@@ -19,7 +19,7 @@ use terminal_size::{Width, terminal_size_of};
 /// read.
 const COLUMNS_MAX: u16 = 100;
 
-/// Bytes of a long result that are written in one call: as many as a pipe holds.
+/// Bytes of a long result that are written in one call: the capacity of a pipe.
 const PRINT_BYTES: usize = 64 << 10;
 
 /// Columns of text on narrow terminals.
@@ -97,7 +97,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
 /// of a few bytes.
 pub(crate) type Stdout = BufWriter<StdoutLock<'static>>;
 
-/// Prints a long result to stdout as `write` makes it, without a copy of it in memory. A reader
+/// Prints a long result to stdout as `write` produces it, without a copy of it in memory. A reader
 /// that has closed it is not an error.
 pub(crate) fn print_with(write: impl FnOnce(&mut Stdout) -> std::io::Result<()>) -> Result<()> {
     let mut stdout = BufWriter::with_capacity(PRINT_BYTES, std::io::stdout().lock());
@@ -167,7 +167,7 @@ impl Draft {
     /// removed, with `force`.
     ///
     /// # Errors
-    /// As [`open_output`]; the file is in use.
+    /// Errors of [`open_output`]; the file is in use.
     pub(crate) fn create(path: &Path, force: bool) -> Result<(Self, File)> {
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if fs::symlink_metadata(path).is_ok() {
@@ -231,7 +231,7 @@ fn open_output_with(path: &Path, force: bool, mode: u32) -> Result<File> {
         }
         Err(error) if error.kind() == IoErrorKind::NotFound => {
             let folder = path.parent().unwrap_or(path).display();
-            bail!("cannot write {shown}: there is no folder {folder}: make it first")
+            bail!("cannot write {shown}: there is no folder {folder}: create it first")
         }
         opened => opened.with_context(|| format!("cannot write {shown}"))?,
     };

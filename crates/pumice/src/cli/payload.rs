@@ -186,7 +186,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         let bytes = (args.size - made.bytes).min(PIECE_BYTES as u64) as usize;
         stream.fill(&mut piece[..bytes]);
         if !output.write(&piece[..bytes])? {
-            // The reader has seen enough, as head has.
+            // The reader, such as head, has read enough.
             bar.finish_and_clear();
             return Ok(Outcome::Good);
         }

@@ -27,7 +27,7 @@ pub(super) fn set_segments(bar: &ProgressBar, done: u64, total: u64, bytes: u64)
 /// The progress of work that brings a number down to a goal.
 pub(super) struct Descent {
     bar: ProgressBar,
-    /// The initial distance to the goal, which is the longest.
+    /// The initial distance to the goal, which is the maximum.
     from: u64,
 }
 

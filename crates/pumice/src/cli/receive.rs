@@ -106,8 +106,8 @@ pub(super) struct Shown {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The transfer is not for this drive: nothing has changed. It is damaged or cut off, or the drive
-/// cannot take it: the disk holds a part of the snapshot.
+/// The transfer does not fit this drive: nothing has changed. It is damaged or truncated, or the
+/// drive cannot store it: the disk contains a part of the snapshot.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide()?;
     let runtime = Runtime::new(Backend::Auto)?;
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     check_snapshot_name(&name)?;
     let shown = args.path.display().to_string();
     if args.create && !args.encrypt && !args.keys.is_empty() {
-        bail!("a key was given, and --encrypt was not");
+        bail!("a key was given without --encrypt");
     }
     let epoch = if args.create {
         make(args, &head)?;
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     let drive = open::drive(&runtime, &args.path, options(false))?;
     if drive.info().epoch != epoch + 1 {
-        bail!("{shown}: another process used the drive meanwhile: try again");
+        bail!("{shown}: another process has used the drive in the meantime: try again");
     }
     let batches = input.start()?;
     let received = runtime.block_on(receive(&runtime, &drive, reader, name, &batches, &interrupt));
@@ -173,7 +173,7 @@ fn advice(path: &str, token: Option<Token>, lacks_room: bool) -> String {
     let room = match lacks_room {
         false => String::new(),
         true => format!(
-            "make room on the drive with `pumice resize {path} --capacity SIZE` or `pumice \
+            "make space on the drive with `pumice resize {path} --capacity SIZE` or `pumice \
              snapshot delete`; then "
         ),
     };
@@ -217,7 +217,7 @@ fn make(args: &Args, head: &TransferHead) -> Result<()> {
     create::on_new(&args.path, &spec, args.encrypt.then_some(&args.keys))
 }
 
-/// Checks, before anything is changed, that a drive can take a transfer. Returns how often the
+/// Checks, before anything is changed, that a drive can receive a transfer. Returns how often the
 /// drive has been opened for writing so far.
 fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) -> Result<u32> {
     let disk = open::drive(runtime, path, options(true))?;

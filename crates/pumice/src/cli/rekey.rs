@@ -30,11 +30,11 @@ const LOOK_NS: u64 = 100_000_000;
 ///
 /// Draws a new master key, re-encrypts all data of the drive with it, and forgets the old one:
 /// anyone who has the old master key, from a copy of the superblock and a key that was removed, can
-/// then read neither the drive's data nor later writes. The given key opens the drive
-/// as before; a recovery code is replaced by a new one, which is printed immediately. A served
-/// drive stays in use meanwhile, by its server, which continues if this command is interrupted.
-/// After an interruption or a crash, run it again: it continues, and both keys are in use until it
-/// has finished.
+/// then read neither the drive's data nor later writes. The given key opens the drive as before; a
+/// recovery code is replaced by a new one, which is printed immediately. A served drive remains in
+/// use: its server replaces the key, and continues if this command is interrupted. After an
+/// interruption or a crash, run the command again to complete the replacement; until then, both
+/// keys are in use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

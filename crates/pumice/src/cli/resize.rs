@@ -88,7 +88,7 @@ fn roomy(resized: &Resized) -> String {
         ..Spec::new(uuid::Uuid::nil(), resized.size_bytes)
     };
     let whole = spec.geometry().ok().map(|geometry| geometry.capacity_bytes().div_ceil(1 << 20));
-    whole.map_or_else(String::new, |mib| format!("; --capacity {mib}M has room for any data"))
+    whole.map_or_else(String::new, |mib| format!("; with --capacity {mib}M, any data fits"))
 }
 
 /// Returns when hosts see the new size, if they do not see it immediately.

@@ -22,8 +22,9 @@ use pumice_drive::runtime::Runtime;
 /// Reads every segment in use, verifies and decodes every frame that the map references, and
 /// verifies all metadata of the newest checkpoint. On a mirror, compares all copies and repairs
 /// damaged ones. Writes data restored from parity to a new place, and changes nothing else. A
-/// served drive is scrubbed by its server, while it serves its clients; the server stops if this
-/// command is interrupted. If there are problems, lists them and exits with code 1.
+/// served drive is scrubbed by its server, which continues to serve its clients; the server stops
+/// scrubbing if this command is interrupted. If there are problems, lists them and exits with code
+/// 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

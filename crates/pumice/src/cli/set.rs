@@ -1,4 +1,4 @@
-//! `pumice set`: changes settings that a drive keeps, closed or served.
+//! `pumice set`: changes the stored settings of a drive, closed or served.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -20,11 +20,11 @@ use pumice_drive::runtime::Runtime;
 
 /// Change settings of a drive, closed or served
 ///
-/// A drive keeps its settings until they are changed again. A codec applies to new data; existing
-/// data keeps its codec until it is overwritten, or recompressed (see --recompress of `pumice
-/// serve`). After a power loss the drive has the old or the new settings. `pumice info` shows them.
-/// The description and the compaction of a drive are not stored in it: they are the options
-/// --description and --compact of `pumice serve`.
+/// Settings are stored in the drive, and apply until they are changed again. A codec applies to new
+/// data; existing data keeps its codec until it is overwritten, or recompressed (see --recompress
+/// of `pumice serve`). After a power loss the drive has the old or the new settings. `pumice info`
+/// shows them. The description and the compaction of a drive are not stored in it: they are the
+/// options --description and --compact of `pumice serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Settings:
@@ -67,7 +67,7 @@ const RESIZED: [&str; 2] = ["size", "capacity"];
 /// Options of `pumice create` that cannot be changed afterwards.
 const FIXED: [&str; 4] = ["frame", "segment", "preallocate", "over-provisioning"];
 
-/// Options for the time that a drive is open.
+/// Options that apply while a drive is open.
 const OF_AN_OPENING: [&str; 9] = [
     "cache",
     "checkpoint",
@@ -234,7 +234,8 @@ fn text(settings: &[Setting], shown: &Changed) -> String {
             Setting::Origin(_) => ("origin", &origins[0], &origins[1], ""),
             Setting::Codec(_) => ("codec", &before.codec, &after.codec, "for new data"),
             Setting::Warn(_) if *warn_overridden => {
-                ("warn", &before.warn, &after.warn, "once its server, which has --warn, has ended")
+                let until = "once its server, which was started with --warn, has ended";
+                ("warn", &before.warn, &after.warn, until)
             }
             Setting::Warn(_) => ("warn", &before.warn, &after.warn, ""),
         };

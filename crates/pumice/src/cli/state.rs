@@ -26,7 +26,7 @@ pub(super) struct State {
     pub(super) process: Option<u32>,
     /// URIs under which clients reach it.
     pub(super) uris: Vec<String>,
-    /// Connections of clients to the server, which may serve other drives, too.
+    /// Connections of clients to the server, which may also serve other drives.
     pub(super) clients: Option<u64>,
     /// Its devices, if it is attached, as text.
     pub(super) devices: Vec<String>,
@@ -102,7 +102,7 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     Ok((info, state))
 }
 
-/// As [`read`], with the snapshots and the space that each retains; `None` for a drive whose file
+/// Like [`read`], with the snapshots and the space that each retains; `None` for a drive whose file
 /// is gone: its server is not asked.
 pub(super) fn read_with_snapshots(path: &Path) -> Result<(Info, State, Option<Vec<SnapshotInfo>>)> {
     let Some((info, state)) = read_served(path)? else {
@@ -143,7 +143,7 @@ fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, 
     }
     let table_sector_bytes = runtime.block_on(partitions::sector_bytes_on(&drive));
     drop(drive);
-    // The tasks hold the drive, and its file is locked.
+    // The tasks keep the drive open, and its file locked.
     runtime.drop_tasks();
     Ok((info, more, State { table_sector_bytes, is_stale: is_stale(path), ..State::default() }))
 }

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "http")]
     http_insecure: bool,
 
-    /// Require the token for reading from this machine, too
+    /// Require the token also for reading from this machine
     #[cfg(feature = "http")]
     #[arg(long, requires = "http_token_file")]
     http_private: bool,

@@ -1,4 +1,4 @@
-//! The client's side of a control socket. Blocks, for commands that have nothing else to do.
+//! The client side of a control socket. Blocking, for commands that have nothing else to do.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -26,7 +26,7 @@ use pumice_drive::controller::{Info, Sent};
 /// Time limit for a busy server; a long request reports progress more often.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Number of checks for a server that starts, ends, or is followed by the next: five seconds.
+/// Number of checks for a server that is starting, ending or being replaced: five seconds.
 const LOOKS: u32 = 500;
 
 /// Pause between two checks.
@@ -60,9 +60,10 @@ fn connect_within(drive: &Path, looks: &mut u32) -> Result<Option<Client>> {
     }
 }
 
-/// Asks the server of the drive at `drive` with `served`, which returns `None` if the server ends
-/// before it answers; if there is none, returns the drive that `open` opens. Waits as [`connect`]
-/// does for a server that starts between the two, or another command that opens the drive first.
+/// Calls `served`, which asks the server of the drive at `drive` and returns `None` if the server
+/// ends before it answers. Without a server, returns the drive that `open` opens. Like [`connect`],
+/// waits for a server that starts between the two steps, or for another command that opens the
+/// drive first.
 ///
 /// # Errors
 /// Errors of [`connect`], `served` and `open`.
@@ -99,7 +100,7 @@ fn connect_now(drive: &Path) -> Result<Option<Client>> {
     if let Some(client) = connect_to(drive)? {
         return Ok(Some(client));
     }
-    // The server knows an array by the member that it was given.
+    // The server identifies an array by the member that it was given.
     let companions = crate::members::companions(drive).into_iter();
     Ok(companions.filter_map(|member| connect_to(&member).ok().flatten()).next())
 }
@@ -169,9 +170,8 @@ pub(crate) fn service(drive: &Path) -> Result<Option<Service>> {
     }
 }
 
-/// Asks all servers of this user, and as root those of services as well: how each drive is served,
-/// and its info. The servers of the drives at `but` are not asked, and servers that have ended are
-/// left out.
+/// Asks all servers of this user, and as root those of services as well, how each drive is served,
+/// and for its info. Skips the servers of the drives at `but`, and servers that have ended.
 pub(crate) fn servers(but: &[PathBuf]) -> Vec<Result<(Service, Info)>> {
     let but: Vec<_> = but.iter().filter_map(|drive| socket_name(drive).ok()).collect();
     let is_asked = |socket: &PathBuf| {
@@ -194,7 +194,7 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|suffix| suffix == SOCKET_SUFFIX)).collect()
 }
 
-/// Asks the server at a socket; `None` if it has ended.
+/// Queries the server at a socket; `None` if it has ended.
 fn server(socket: &Path, owner: u32) -> Result<Option<(Service, Info)>> {
     let ask = |request: &Request| ask(socket, owner, request, |_| ());
     match (ask(&Request::Service {})?, ask(&Request::Info {})?) {
@@ -263,7 +263,7 @@ impl Serving {
     }
 }
 
-/// Asks the server at a socket; `None` if it has ended.
+/// Queries the server at a socket; `None` if it has ended.
 fn ask(
     socket: &Path,
     owner: u32,
@@ -298,7 +298,7 @@ fn malformed(drive: &Path) -> Error {
 
 impl Client {
     /// Sends a request, calls `visit` with every answer before the last, and returns the last;
-    /// `None` if the server ended before that. If a server ends before it has taken the request,
+    /// `None` if the server ended before that. If a server ends before it has accepted the request,
     /// the request goes to the next server, if there is one.
     ///
     /// # Errors
@@ -320,7 +320,7 @@ impl Client {
         Ok(Some(answer))
     }
 
-    /// Returns the process of the server, if it can be seen from here.
+    /// Returns the process of the server, if it is visible to this process.
     #[cfg(feature = "attach")]
     pub(crate) fn process(&self) -> Option<u32> {
         let peer = socket_peercred(self.stream.get_ref()).ok()?;
@@ -330,7 +330,8 @@ impl Client {
     /// Requests a snapshot as a file in `directory`, where it stays until the loan ends.
     ///
     /// # Errors
-    /// The error of the server, which may have ended, or may not mount; as [`Client::ask`].
+    /// The server reports an error, has ended, or lacks the permission to mount; errors of
+    /// [`Client::ask`].
     #[cfg(feature = "attach")]
     pub(crate) fn borrow(mut self, name: String, directory: &Path, shown: &str) -> Result<Loan> {
         let directory = directory.to_str().ok_or_else(|| {
@@ -353,7 +354,7 @@ impl Client {
     }
 
     /// Sends a request and returns the first answer; `None` if the server ended before that, and no
-    /// other follows. A server answers every request that it has begun.
+    /// other has replaced it. A server answers every request that it has begun.
     fn first(&mut self, request: &Request) -> Result<Option<Answer>> {
         for _ in 0..LOOKS {
             if self.stream.get_mut().write_all(&line(request)).is_ok()
@@ -373,7 +374,7 @@ impl Client {
     /// Requests a transfer; `None` if the server ended before the transfer began.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// Same as [`Client::ask`].
     pub(crate) fn send(mut self, wanted: Wanted) -> Result<Option<Arrival>> {
         let mut answer = self.first(&Request::Send(wanted))?;
         loop {
@@ -415,13 +416,13 @@ impl Client {
     }
 }
 
-/// A snapshot that a server offers as a file while this lives.
+/// A snapshot that a server offers as a file until this is dropped.
 #[cfg(feature = "attach")]
 pub(crate) struct Loan(Client);
 
 #[cfg(feature = "attach")]
 impl Loan {
-    /// Ends the loan, and waits until the file is gone, ten seconds at most.
+    /// Ends the loan, and waits until the file is gone, for at most ten seconds.
     pub(crate) fn end(mut self) {
         let _ = self.0.stream.get_ref().shutdown(Shutdown::Write);
         let _ = self.0.stream.read(&mut [0]);
@@ -437,9 +438,9 @@ pub(crate) struct Arrival {
 
 /// The next event of a transfer.
 pub(crate) enum Arrived {
-    /// Bytes, and the byte of the disk up to which they reach.
+    /// Bytes, and the end of the part of the disk that they complete.
     Part(Vec<u8>, u64),
-    /// No data yet: the server is looking for differences.
+    /// No data yet: the server is searching for differences.
     Nothing,
     /// The end.
     End(Sent),

@@ -118,7 +118,7 @@ pub(crate) enum Request {
         name: String,
         /// The directory on which the file is mounted.
         directory: String,
-        /// Name of the file, which lists of mounts show, too.
+        /// Name of the file, which lists of mounts also show.
         shown: String,
     },
     /// Return the way in which the drive is served.
@@ -256,7 +256,7 @@ impl From<&Listed> for ListedClient {
 /// A part of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// Byte of the disk up to which this part reaches.
+    /// End of this part on the disk, in bytes.
     pub offset: u64,
     /// Its bytes, at most [`PART_BYTES_MAX`].
     pub bytes: u64,

@@ -23,12 +23,12 @@ use super::session::{Link, PROGRESS_NS, Served};
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, OpenOptions, Partial, SendStream, SnapshotInfo, View};
 
-/// Maximum number of snapshots of a drive that are sent at the same time. Arbitrary: a copy here
-/// and one elsewhere.
+/// Maximum number of snapshots of a drive that are sent at the same time. Arbitrary: enough for a
+/// local and a remote copy.
 const SENDS_MAX: u32 = 2;
 
-/// Time that a client may take no data: longer than interruptions of network connections that are
-/// not closed.
+/// Time for which a client may accept no data: longer than interruptions of network connections
+/// that are not closed.
 const STALL_NS: u64 = 600_000_000_000;
 
 /// Memory for the map of each snapshot, which is read in order: enough for one GiB of the disk.
@@ -62,7 +62,7 @@ impl Wanted {
     /// Finds the snapshots among those of the drive.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` if the part is not of the snapshot.
+    /// `NotFound`; `InvalidInput` if the part belongs to another snapshot.
     pub(crate) fn find(&self, all: &[SnapshotInfo]) -> Result<Sending> {
         let missing = |what: String| Error::new(ErrorKind::NotFound, what);
         let named = |name: &str| {
@@ -180,7 +180,7 @@ async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, bookmark: bool) -> Resu
         ..OpenOptions::default()
     };
     let disk = drive.view(&info.name, options).await?;
-    // From here on the snapshot stays. Before, another one may have taken its name.
+    // From here on the snapshot cannot be deleted. Before, another one may have taken its name.
     if drive.snapshots().iter().all(|found| found.guid != info.guid) {
         let what = format!("the snapshot {} no longer exists", info.name);
         return Err(Error::new(ErrorKind::NotFound, what));

@@ -1,8 +1,8 @@
-//! The server's side of a control socket: reads one request from each client and answers it.
+//! The server side of a control socket: reads one request from each client and answers it.
 //!
 //! Limits: [`CLIENTS_MAX`] clients at a time, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
-//! limit for every line in and out; `sending` has those of transfers. While a request runs, a
-//! progress line is sent every [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one
+//! limit for every line in and out; the limits of transfers are in `sending`. While a request runs,
+//! a progress line is sent every [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one
 //! cannot be sent.
 
 mod clones;
@@ -36,7 +36,7 @@ use pumice_nbd::{Listed, Roster};
 /// and several requests for info.
 const CLIENTS_MAX: u32 = 8;
 
-/// Time limit for a client to send its request or take an answer, and the pause after a failed
+/// Time limit for a client to send its request or accept an answer, and the pause after a failed
 /// accept.
 const CLIENT_NS: u64 = 5_000_000_000;
 
@@ -61,7 +61,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Ends the serving: no further request is begun.
+    /// Stops serving: no further request is started.
     pub(super) fn end(&self) {
         self.are_to_leave.set(true);
         self.changed.wake_all();
@@ -104,7 +104,7 @@ pub(super) struct Served {
     pub(super) watch: (Rc<Watch>, String),
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     pub(super) snapshots: Option<Rc<dyn SnapshotExports>>,
-    /// Number of snapshots that are being sent, and of those that are lent.
+    /// Numbers of snapshots that are being sent and lent.
     pub(super) sends: Cell<u32>,
     #[cfg(feature = "attach")]
     pub(super) lent: Cell<u32>,
@@ -233,7 +233,7 @@ async fn serve_client(link: &Link, served: &Served) {
 /// Returns the way in which the drive is served.
 async fn service(link: &Link, served: &Served) -> Answer {
     let Served { path, drive, watch: (watch, name), uris, .. } = served;
-    // A medium that does not respond does not keep the client from the rest of the answer.
+    // If the medium does not respond, the client still receives the rest of the answer.
     let reading = link.runtime.timeout(LOOK_NS, partitions::sector_bytes_on(drive));
     let table_sector_bytes = reading.await.flatten();
     Answer::Service(Service {
@@ -385,7 +385,7 @@ async fn delete_snapshots(link: &Link, served: &Served, names: Vec<String>) -> O
         if result.is_ok() {
             result = worker.delete_snapshots(&names).await;
         }
-        // Offers the snapshots again that still exist.
+        // Offers the remaining snapshots again.
         refresh(exports, &all).await;
         result
     };
@@ -433,8 +433,8 @@ async fn refresh(exports: Option<Rc<dyn SnapshotExports>>, all: &Clients) {
     }
 }
 
-/// Suspends the host's changes until the snapshot `of` is begun, a second at most; returns `None`
-/// if the client is gone.
+/// Suspends the host's changes until the snapshot `of` is begun, for at most a second; returns
+/// `None` if the client is gone.
 async fn suspend_changes(link: &Link, drive: &Drive, of: Uuid) -> Option<Answer> {
     let suspended = match drive.suspend_changes(of).await {
         Ok(suspended) => suspended,
@@ -507,7 +507,7 @@ impl Link {
         self.run(ended.wait_for(|| result.borrow_mut().take()), progress).await
     }
 
-    /// Runs `work`, which may stop halfway, until the serving of the socket ends, and reports its
+    /// Runs `work`, which may stop halfway, until the socket is no longer served, and reports its
     /// progress to the client; returns `None` if the client is gone.
     async fn run_until_the_end<T>(
         &self,
@@ -551,14 +551,14 @@ impl Link {
         }
     }
 
-    /// Sends an answer; returns whether the client took it.
+    /// Sends an answer; returns whether the client accepted it.
     pub(super) async fn send(&self, answer: &Answer) -> bool {
         let sending = self.send_within(CLIENT_NS, line(answer));
         self.runtime.timeout(CLIENT_NS, sending).await.flatten().is_some()
     }
 
-    /// Sends bytes, of which the client takes some at least every `limit_ns`, and returns the
-    /// buffer; `None` if the client does not.
+    /// Sends bytes and returns the buffer; `None` if the client accepts none of them for
+    /// `limit_ns`.
     pub(super) async fn send_within(&self, limit_ns: u64, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         let mut at = 0;
         while at < bytes.len() {

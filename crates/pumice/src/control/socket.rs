@@ -23,7 +23,7 @@ static SWEPT: Once = Once::new();
 /// Time for requests in progress when their drive is closed, before and after closing it.
 const LEAVE_NS: u64 = 1_000_000_000;
 
-/// The sockets of a server that restarts: clients wait in their backlogs for the next.
+/// The sockets of a server that restarts: clients wait in their backlogs for the next server.
 static KEPT: Mutex<Kept> = Mutex::new(Kept { is_on: false, sockets: Vec::new() });
 
 struct Kept {
@@ -35,17 +35,17 @@ fn kept<T>(visit: impl FnOnce(&mut Kept) -> T) -> T {
     visit(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Keeps the sockets that are dropped from now on for the next server.
+/// From now on, sockets that are dropped are retained for the next server.
 pub(crate) fn keep_sockets() {
     kept(|kept| kept.is_on = true);
 }
 
-/// Returns the sockets that were kept.
+/// Returns the retained sockets.
 pub(crate) fn kept_sockets() -> Vec<OwnedFd> {
     kept(|kept| std::mem::take(&mut kept.sockets).into_iter().map(OwnedFd::from).collect())
 }
 
-/// Takes over the sockets that the previous server has kept; [`ControlSocket::bind`] uses them.
+/// Takes over the sockets that the previous server retained; [`ControlSocket::bind`] uses them.
 pub(crate) fn take_over_sockets(sockets: Vec<OwnedFd>) {
     kept(|kept| kept.sockets.extend(sockets.into_iter().map(UnixListener::from)));
 }
@@ -102,7 +102,8 @@ impl ControlSocket {
         let directory = private_directory()?;
         let locked = File::open(&directory).and_then(|file| file.lock().map(|()| file));
         let _lock = locked.map_err(cannot)?;
-        // Once: a server of a thousand drives would ask each of its own sockets a thousand times.
+        // Done once: a server of a thousand drives would query each of its own sockets a thousand
+        // times.
         SWEPT.call_once(|| remove_dead(&directory));
         if UnixStream::connect(&path).is_ok() {
             let what = "another server of the drive is running";
@@ -153,9 +154,9 @@ impl ControlSocket {
         session::serve(runtime, socket, clients, served)
     }
 
-    /// Begins no more requests, and waits a second at most for those in progress. Call this before
-    /// the drive is closed, so that completed work is not reported as failed, and after that, so
-    /// that requests whose work was ended by closing are told so. Later requests wait in the
+    /// Starts no more requests, and waits at most a second for those in progress. Call this before
+    /// the drive is closed, so that completed work is not reported as failed, and again afterwards,
+    /// so that requests that were ended by closing can report that. Later requests wait in the
     /// backlog.
     pub(crate) async fn end(&self, runtime: &Runtime) {
         self.clients.end();

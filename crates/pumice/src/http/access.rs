@@ -3,7 +3,7 @@
 //! | listening on | token | GET | POST |
 //! |---|---|---|---|
 //! | loopback | no | everyone | refused |
-//! | loopback | yes | everyone, or with the token if that is asked for | with the token |
+//! | loopback | yes | everyone, or with the token if required | with the token |
 //! | a Unix socket | as loopback | who may connect | |
 //! | other addresses | yes | with the token | with the token |
 //! | other addresses, `insecure` | no | everyone | refused |
@@ -69,7 +69,7 @@ impl fmt::Display for Place {
 pub(crate) struct Access {
     place: Place,
     token: Option<String>,
-    /// Whether reading needs the token on this machine, too.
+    /// Whether reading needs the token on this machine as well.
     is_private: bool,
 }
 
@@ -109,7 +109,7 @@ impl Access {
         Ok(Self { place, token, is_private: false })
     }
 
-    /// Returns rules under which reading needs the token on this machine, too.
+    /// Returns rules under which reading needs the token on this machine as well.
     ///
     /// # Errors
     /// `InvalidInput` if there is no token.
@@ -213,7 +213,7 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every line of the table in the header, and names that are refused.
+    //! Goal: every row of the table in the header holds, and foreign names are refused.
     use super::*;
 
     const TOKEN: &str = "0123456789abcdef";

@@ -1,5 +1,5 @@
-//! Questions of the HTTP thread to the threads of the drives: a bounded channel for each, and an
-//! answer for each question.
+//! Questions from the HTTP thread to the threads of the drives: a bounded channel for each thread,
+//! and an answer for each question.
 //!
 //! A thread of drives sleeps in its runtime until a question wakes it. A question is refused
 //! immediately if the channel is full, and abandoned if it is not answered in time. A snapshot
@@ -20,7 +20,8 @@ use pumice_drive::base::{Clock, Error};
 use pumice_drive::controller::{SegmentMap, SnapshotInfo};
 use pumice_drive::runtime::Runtime;
 
-/// Questions that may wait. More come only if a drive has more than 16 clients watching it.
+/// Maximum number of waiting questions. More arise only if a drive has more than 16 clients
+/// watching it.
 const QUESTIONS_MAX: usize = 16;
 
 /// Time limit for a snapshot. A thread of drives answers in well under a millisecond; if it takes
@@ -78,9 +79,9 @@ struct Asked {
     /// The names of its drives.
     drives: Names,
     questions: mpsc::Sender<Ask>,
-    /// Locked while a map is made, so that one is made at a time.
+    /// Locked while a map is made, so that only one is made at a time.
     maps: Mutex<HashMap<String, LastMap>>,
-    /// As `maps`.
+    /// Like `maps`.
     lists: Mutex<HashMap<String, LastList>>,
 }
 

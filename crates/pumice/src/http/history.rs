@@ -4,8 +4,8 @@
 //! every few seconds: a snapshot of all drives -> rates since the one before -> a point of each
 //! ```
 //!
-//! The points are in memory, and are lost when the server ends. A snapshot takes a thread of drives
-//! as long as a client's does.
+//! The points are in memory, and are lost when the server ends. A snapshot occupies a thread of
+//! drives for as long as one for a client.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use crate::watch::{DriveSnapshot, Rates, Snapshot};
 /// Time that the points cover.
 const SPAN: Duration = Duration::from_secs(3600);
 
-/// Maximum points of a drive: one every five seconds is as much as a chart shows.
+/// Maximum points of a drive: one every five seconds, the resolution of a chart.
 const POINTS_MAX: usize = 720;
 
 /// Points of all drives together, about 16 MiB. Servers of more than 360 drives keep fewer of each.

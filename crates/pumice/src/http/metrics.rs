@@ -3,7 +3,7 @@
 //! Names follow Prometheus' conventions: base units, `_total` for counters, one name for one thing.
 //! Byte counters name their layer. Every series of a drive has the label `drive`.
 //!
-//! Always OpenMetrics 1.0, which Prometheus has read since 2.5 and asks for; the `Accept` header is
+//! Always OpenMetrics 1.0, which Prometheus has read since 2.5 and requests; the `Accept` header is
 //! not evaluated.
 
 use std::fmt;

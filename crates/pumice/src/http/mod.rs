@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The HTTP thread never touches a drive: it shows snapshots that it requested. Without clients it
-//! takes one every five seconds, for the history with which the page begins. All resources that
-//! clients can make it hold are limited: connections and their duration, headers, bodies, the time
-//! of a request, questions in flight. So is the history.
+//! requests one every five seconds, for the history that a page shows first. All resources that
+//! clients can occupy are limited: connections and their duration, headers, bodies, the time of a
+//! request, questions in flight. So is the history.
 //!
 //! | file | contents |
 //! |---|---|

@@ -39,7 +39,7 @@ use crate::watch::{Action, DriveSnapshot, Snapshot};
 /// Time limit for an answer. Actions take longest.
 const ANSWER_MAX: Duration = Duration::from_secs(35);
 
-/// Longest body of a request in bytes: no path takes one.
+/// Maximum bytes of a request body: no path reads one.
 const BODY_BYTES_MAX: u64 = 4096;
 
 /// The reason why a drive is not shown.
@@ -118,7 +118,7 @@ async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) 
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // A refused client does not keep one of the few connections.
+    // A refused client does not occupy one of the few connections.
     if is_refused {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }

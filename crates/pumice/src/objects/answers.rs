@@ -1,8 +1,8 @@
 //! The meaning of a store's answers: the error code, and a sentence of advice.
 //!
 //! A store explains itself in a page of XML, which its client repeats for each cause. Only its code
-//! is useful, and its message if the code is not known here. The text is the store's, so before it
-//! is shown, it is shortened and control characters are removed.
+//! is useful, and its message if the code is unknown here. The text comes from the store, so before
+//! it is shown, it is shortened and control characters are removed.
 
 use pumice_drive::base::{ErrorKind, chain};
 
@@ -15,7 +15,7 @@ const DENIED: &str = "access is denied: the credentials need s3:GetObject, s3:Pu
 
 const REGION: &str = "the bucket is in another region: set AWS_REGION to that";
 
-/// Error codes for which there is something that the user can do.
+/// Error codes on which the user can act.
 const KNOWN: [(&str, ErrorKind, &str); 11] = [
     (
         "ExpiredToken",
@@ -95,7 +95,7 @@ fn brief(text: &str) -> String {
     line.chars().filter(|character| !character.is_control()).take(BRIEF).collect()
 }
 
-/// Returns the innermost cause, which those above it repeat.
+/// Returns the innermost cause, which the outer ones repeat.
 fn innermost(error: &object_store::Error) -> String {
     let mut inner: &dyn std::error::Error = error;
     while let Some(cause) = inner.source() {

@@ -36,8 +36,8 @@ fn view_of(drive: &Drive) -> Option<&BucketView<S3, Runtime>> {
     drive.medium().downcast_ref()
 }
 
-/// Returns the image of a newer commit that counts, without keys, if the drive is in a bucket, for
-/// reading, and there is one.
+/// Returns the image of a newer valid commit, without keys; `None` if there is none, or the drive
+/// is not in a bucket and open for reading.
 ///
 /// # Errors
 /// Errors of [`BucketView::newer`].
@@ -61,8 +61,8 @@ pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Opens a drive in a bucket with its journal, which names the bucket; for reading, if `read_only`,
-/// and then, if `fenced`, even if another machine has taken the drive over.
+/// Opens a drive in a bucket with its journal, which names the bucket. `read_only` opens it for
+/// reading, and with `fenced` even if another machine has taken the drive over.
 ///
 /// # Errors
 /// The bucket cannot be used; another machine has taken the drive over; the journal is older.
@@ -94,7 +94,7 @@ pub(crate) async fn with_journal(
 const DISKLESS_SLOTS: u32 = 20;
 
 /// Opens a drive in a bucket for writing without a local file: takes it over, and a flush returns
-/// once the bucket has everything.
+/// once all data is in the bucket.
 ///
 /// # Errors
 /// There is no drive; another machine takes it over at the same time; the bucket cannot be used.
@@ -117,7 +117,7 @@ pub(crate) async fn diskless(runtime: &Runtime, place: &BucketPlace) -> Result<S
 /// Opens a drive in a bucket for reading, in the state of its newest commit.
 ///
 /// # Errors
-/// It would be written; there is no drive; the bucket cannot be used.
+/// Writing was requested; there is no drive; the bucket cannot be used.
 pub(crate) async fn view(
     runtime: &Runtime,
     place: &BucketPlace,

@@ -26,7 +26,7 @@ use crate::signals;
 use pumice_drive::base::{self, AlignedBuffer, Error, ErrorKind};
 use pumice_drive::media::tier::{Listed, Store};
 
-/// Requests that wait for the thread. More than a drive has in progress.
+/// Maximum number of requests that wait for the thread: more than a drive has in progress.
 const WAITING_MAX: usize = 64;
 
 /// Timeout for a connection to a store, after which the request is retried.
@@ -137,7 +137,7 @@ fn configured(settings: &Settings, place: &BucketPlace) -> base::Result<AmazonS3
 }
 
 /// Returns the configuration of a client from the environment, except for key, secret and token,
-/// which belong together: the settings have all of them from one place.
+/// which belong together: the settings contain all three from one source.
 fn of_environment(
     settings: &Settings,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -270,14 +270,14 @@ impl Store for S3 {
     }
 }
 
-/// Whether an object does not exist, though its bucket does.
+/// Whether an object does not exist, although its bucket does.
 fn is_absent(error: &object_store::Error) -> bool {
     let is_of_bucket = || base::chain(error).contains("NoSuchBucket");
     matches!(error, object_store::Error::NotFound { .. }) && !is_of_bucket()
 }
 
 impl S3 {
-    /// Verifies that the bucket is there and can be listed.
+    /// Verifies that the bucket exists and can be listed.
     ///
     /// # Errors
     /// One line that names the missing bucket or permission.
@@ -294,7 +294,7 @@ impl S3 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: credentials come from one place. Method: an environment and settings of a profile, as
+    //! Goal: credentials come from one source. Method: an environment and settings of a profile, as
     //! the client gets them.
     use super::*;
 

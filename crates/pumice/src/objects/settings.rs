@@ -1,7 +1,7 @@
 //! Settings for reaching a store, from the same sources as in the AWS tools: the environment, or
 //! else a profile in `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! If credentials are in neither, the client requests those of a role from the machine.
+//! If neither has credentials, the client requests the credentials of a role from the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Longest file of profiles, in bytes: far beyond any.
+/// Longest file of profiles, in bytes: far more than any has.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The known settings of a store before it is asked.
+/// The settings of a store that are known before the first request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) key: Option<String>,
@@ -63,7 +63,7 @@ impl Settings {
             ca_bundle: environment("AWS_CA_BUNDLE").or_else(|| both("ca_bundle")).map(Into::into),
             ..Self::default()
         };
-        // Key, secret and token belong together: all come from one place.
+        // Key, secret and token belong together: all come from one source.
         if let Some(key) = environment("AWS_ACCESS_KEY_ID") {
             settings.key = Some(key);
             settings.secret = environment("AWS_SECRET_ACCESS_KEY");

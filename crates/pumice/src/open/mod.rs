@@ -32,7 +32,7 @@ use pumice_drive::controller::{Drive, OpenOptions, is_flat_on};
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Starts compression threads, if there are to be any. They inherit this thread's protection from
+/// Starts the configured compression threads, if any. They inherit this thread's protection from
 /// memory reclaim, and no signal interrupts them.
 ///
 /// # Errors
@@ -62,10 +62,10 @@ pub(crate) fn medium(runtime: &Runtime, path: &Path, access: &Access) -> Result<
     Ok(runtime.block_on(keys::unlock(medium))?)
 }
 
-/// As [`medium`], without the keys.
+/// Like [`medium`], without the keys.
 ///
 /// # Errors
-/// As [`medium`].
+/// Same as [`medium`].
 pub(crate) fn locked(runtime: &Runtime, path: &Path, access: &Access) -> Result<Storage> {
     if let Some(place) = BucketPlace::of(path)? {
         return Ok(runtime.block_on(media::in_bucket(runtime, &place, access))?);
@@ -78,7 +78,7 @@ pub(crate) fn locked(runtime: &Runtime, path: &Path, access: &Access) -> Result<
 /// Opens the medium at `path` for reading, for a drive that this process has open for reading.
 ///
 /// # Errors
-/// As [`medium`].
+/// Same as [`medium`].
 pub(crate) async fn medium_of(runtime: &Runtime, path: &Path) -> base::Result<Storage> {
     let access = Access::new(true);
     let file = media::open_file(runtime, path, &access)?;
@@ -88,7 +88,7 @@ pub(crate) async fn medium_of(runtime: &Runtime, path: &Path) -> base::Result<St
 /// Opens a drive on one file or device as a mirror with this one member.
 ///
 /// # Errors
-/// As [`drive`].
+/// Same as [`drive`].
 pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
     let file = one(runtime, path, &Access::default())?;
     let opening = async {
@@ -126,18 +126,18 @@ pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     at(runtime, &Place::of(path)?, &Access::new(options.read_only), options)
 }
 
-/// As [`drive`], for work that reads no block of the disk: a clone is opened without its origin.
+/// Like [`drive`], for work that reads no block of the disk: a clone is opened without its origin.
 ///
 /// # Errors
-/// As [`drive`].
+/// Same as [`drive`].
 pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<Drive>> {
     alone_as(runtime, path, &Access::new(options.read_only), options)
 }
 
-/// As [`alone`], with access to the medium as the user asked for.
+/// Like [`alone`], with access to the medium as the user requested.
 ///
 /// # Errors
-/// As [`drive`].
+/// Same as [`drive`].
 pub(crate) fn alone_as(
     runtime: &Runtime,
     path: &Path,
@@ -154,7 +154,7 @@ pub(crate) fn alone_as(
 
 /// Runs an operation on the drive at `path`: `served` asks its server, and returns `None` if the
 /// server ends before it answers; if there is none, `open` opens the drive here, `work` runs with
-/// it, and it is closed. As [`control::served_or_open`].
+/// it, and it is closed. Waits like [`control::served_or_open`].
 ///
 /// # Errors
 /// Errors of [`control::connect`], `served` and `open`; errors of `work` and of closing, with the
@@ -180,11 +180,11 @@ pub(crate) fn served_or_closed<T>(
     done.and_then(|done| Ok(closed.map(|()| done)?)).with_context(|| path.display().to_string())
 }
 
-/// As [`drive`], or opens the snapshot that a place names; with access to the medium as the user
-/// asked for.
+/// Like [`drive`], or opens the snapshot that a place names; with access to the medium as the user
+/// requested.
 ///
 /// # Errors
-/// As [`drive`]; a snapshot would be opened for writing.
+/// Errors of [`drive`]; a snapshot would be opened for writing.
 pub(crate) fn at(
     runtime: &Runtime,
     place: &Place,

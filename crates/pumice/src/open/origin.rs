@@ -42,10 +42,10 @@ pub(crate) async fn of(
     open(runtime, access, path, (clone, wanted), 1).await.map(Some)
 }
 
-/// As [`of`]; also `None` if only snapshots older than a flattening read from the origin.
+/// Like [`of`]; also `None` if only snapshots older than a flattening read from the origin.
 ///
 /// # Errors
-/// As [`of`], and [`is_flat_on`].
+/// Errors of [`of`] and [`is_flat_on`].
 pub(crate) async fn needed(
     runtime: &Runtime,
     medium: &dyn AnyMedium,
@@ -111,7 +111,7 @@ async fn open_at(
     Drive::open_origin(medium, runtime.clock(), wanted, options).await
 }
 
-/// Changes the path at which a clone looks for its origin.
+/// Changes the recorded path of a clone's origin.
 ///
 /// # Errors
 /// `InvalidInput` if the drive is no clone; errors from opening its origin there: nothing has
@@ -135,7 +135,7 @@ pub(crate) async fn medium(runtime: &Runtime, path: &Path, access: &Access) -> R
     media::complete(runtime, media::open_file(runtime, path, &access)?, &access).await
 }
 
-/// Returns the paths at which an origin may be.
+/// Returns the possible paths of an origin.
 fn places(clone: &Path, wanted: &Origin) -> Vec<PathBuf> {
     let named = PathBuf::from(&wanted.path);
     let beside = named.file_name().map(|name| clone.with_file_name(name));
@@ -158,7 +158,7 @@ fn missing(clone: &Path, wanted: &Origin, failure: Option<Error>) -> Error {
     }
 }
 
-/// Returns the path at which the origin of a clone is, or was.
+/// Returns the current or last path of a clone's origin.
 pub(crate) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
     let mut places = places(clone, wanted);
     let there = places.iter().position(|path| {
@@ -183,7 +183,7 @@ pub(crate) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<O
 /// Returns the number of drives through which a clone of the drive at `path` would read.
 ///
 /// # Errors
-/// As [`identity`].
+/// Same as [`identity`].
 pub(crate) fn depth(runtime: &Runtime, path: &Path) -> Result<u32> {
     let (mut path, mut depth) = (path.to_owned(), 1);
     while let (_, Some(next)) = identity(runtime, &path)?

@@ -8,8 +8,8 @@ use crate::place::Place;
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;
 
-/// Adds to the error for a drive that is in use how its snapshot can be read, if a server offers
-/// it.
+/// Adds advice on reading a snapshot, if a server offers it, to the error for a drive that is in
+/// use.
 pub(crate) fn advise(place: &Place, error: Error) -> Error {
     let is_busy =
         error.downcast_ref::<base::Error>().map(base::Error::kind) == Some(ErrorKind::Busy);

@@ -1,4 +1,4 @@
-//! The command of `--run`, which lives as long as the server.
+//! The command of `--run`; its end is also the end of the server.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -30,7 +30,7 @@ const OPEN_MAX: usize = 16;
 /// disk.
 const MAP_CACHE_BYTES: usize = 4 << 20;
 
-/// Interval of checks whether a snapshot is still read. Arbitrary.
+/// Interval of checks for whether a snapshot is still read. Arbitrary.
 const LOOK_NS: u64 = 10_000_000_000;
 
 /// A disk of an export.
@@ -186,7 +186,7 @@ impl View {
             ..OpenOptions::default()
         };
         let opened = views.drive.view(&self.name, options).await?;
-        // It may have been shut in the meantime.
+        // It may have been closed in the meantime.
         if !self.is_shut.get() {
             *self.open.borrow_mut() = Some(opened);
             let (runtime, view) = (views.runtime.clone(), Rc::downgrade(self));

@@ -169,7 +169,8 @@ impl DriveThread {
         let closed = exports::close_all(&self.runtime, &self.served);
         let runtime = self.runtime.clone();
         drop(self);
-        // The tasks hold the runtime; dropping them also removes the files of the listeners.
+        // The tasks hold references to the runtime; dropping them also removes the files of the
+        // listeners.
         runtime.drop_tasks();
         closed
     }

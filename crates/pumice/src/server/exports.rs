@@ -97,7 +97,7 @@ pub(super) struct Served {
     measured: Rc<MeasuredDrive>,
     /// URIs under which clients reach it.
     pub(super) uris: Rc<RefCell<Vec<String>>>,
-    /// The control socket of the drive, while this lives.
+    /// The control socket of the drive, open until this is dropped.
     control: Option<ControlSocket>,
     is_snapshot: bool,
     /// The views of the snapshots; `None` for a followed drive.
@@ -106,7 +106,7 @@ pub(super) struct Served {
     pub(super) snapshots: Option<Rc<Snapshots>>,
 }
 
-/// Checks that each file holds a drive, as far as that can be seen without opening it.
+/// Checks that each file holds a drive, as far as this can be determined without opening it.
 ///
 /// # Errors
 /// A named file holds no drive, or none of the files found in directories does.
@@ -227,8 +227,8 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
             tracing::info!(sector_bytes, advice, "the disk has a partition table");
         }
     });
-    // Requests about a drive at its path are not for a snapshot to answer, nor for a followed
-    // drive, for which the bucket is the better source.
+    // Neither a snapshot nor a followed drive answers requests about the drive at its path; for a
+    // followed drive, the bucket is the better source.
     if !served.is_snapshot {
         served.control = control(runtime, served, (watch.clone(), name));
     }
@@ -271,7 +271,7 @@ impl Served {
             }
         };
         end_requests().await;
-        // The views hold the drive, too.
+        // The views also keep the drive open.
         self.views.iter().for_each(|views| views.remove_all());
         let (drive, written) = (self.drive.get(), self.measured.stats().write.bytes);
         let info = drive.info();

@@ -27,8 +27,8 @@ use pumice_drive::codec::Workers;
 use pumice_drive::controller::{Drive, Extent, OpenOptions};
 use pumice_drive::runtime::Runtime;
 
-/// Maximum number of images that are opened in vain, because the writer has deleted their objects,
-/// before the next check. Arbitrary.
+/// Maximum number of images that cannot be opened before the next check, because the writer has
+/// deleted their objects. Arbitrary.
 const ATTEMPTS: u32 = 4;
 
 /// Pause before the next check while objects are gone: a newer commit may soon appear.
@@ -210,7 +210,7 @@ impl Follower {
             let current = self.drive();
             let Some(storage) = objects::newer(&current).await? else { break };
             match self.open(storage).await {
-                // Another check may have moved on meanwhile, and further.
+                // Another check may have advanced further in the meantime.
                 Ok(drive)
                     if objects::is_stale(&drive)
                         || self.is_over.get()
@@ -247,7 +247,7 @@ impl Follower {
     }
 }
 
-/// Looks for newer commits until following ends.
+/// Checks for newer commits until following ends.
 async fn look_often(runtime: Runtime, follower: Weak<Follower>) {
     let mut trouble = false;
     loop {

@@ -1,7 +1,7 @@
 //! A server of drives: its sockets, its threads, and the steps of its life.
 //!
 //! ```text
-//! Sockets::open      listens, or takes the sockets of the previous server over
+//! Sockets::open      listens, or takes over the sockets of the previous server
 //! Server::open       opens the drives
 //! Server::publish    clients, guests, monitoring and other commands reach them
 //! Server::wait       until a signal, or the end of a command; SIGHUP reloads
@@ -13,7 +13,7 @@
 //!   opening to closing; `disk`, `follow`: the disks of the exports.
 //! * `reload`, `restart`: SIGHUP; `expiry`: certificates; `command`: the command of `--run`.
 //!
-//! Nothing here parses a flag or prints: `cli::serve` makes [`Settings`] of the arguments. Drives
+//! Nothing here parses a flag or prints: `cli::serve` turns the arguments into [`Settings`]. Drives
 //! are opened as all subcommands open them, by `open` and with the keys of `keys`.
 
 mod command;
@@ -73,7 +73,7 @@ pub(crate) struct Settings {
     pub(crate) compressors: usize,
     /// See [`Runtime::set_busy_poll`].
     pub(crate) busy_poll_ns: u64,
-    /// Shell command, with which the server ends.
+    /// Shell command whose end also ends the server.
     pub(crate) command: Option<String>,
     /// Access rules for HTTP, if it is served.
     pub(crate) access: Option<Access>,
@@ -84,20 +84,20 @@ pub(crate) struct Settings {
     pub(crate) reread: Box<dyn Fn() -> Result<Option<Offer>>>,
 }
 
-/// Tells the user of drives, with the URIs of each.
+/// Reports the served drives to the user, with the URIs of each.
 pub(crate) type Announce = fn(&[Described], &[Vec<String>]) -> Result<()>;
 
 /// The settings that may change while clients are served.
 #[derive(Clone)]
 pub(crate) struct Offer {
     pub(crate) drives: Vec<Planned>,
-    /// Security and limits, of which the number of connections stays.
+    /// Security and limits; the number of connections cannot change.
     pub(crate) options: Options,
 }
 
 /// The end of a server.
 pub(crate) enum Ended {
-    /// A signal has asked for it, and all data is durable.
+    /// A signal has requested it, and all data is durable.
     Well,
     /// The command has ended, with this exit code.
     Command(u8),
@@ -139,7 +139,7 @@ pub(crate) fn run(settings: &Settings) -> Result<Ended> {
 }
 
 impl Settings {
-    /// Checks the drives and the addresses, as far as that can be done without opening a drive.
+    /// Checks the drives and the addresses, as far as possible without opening a drive.
     ///
     /// # Errors
     /// A file holds no drive; other machines can reach an address without encryption.
@@ -227,7 +227,8 @@ impl<'a> Server<'a> {
         drop(self.watching.take());
         let left = self.disconnect(&end);
         let closed = self.drives.close();
-        // The tasks hold the runtime; dropping them also removes the files of the listeners.
+        // The tasks hold references to the runtime; dropping them also removes the files of the
+        // listeners.
         self.runtime.drop_tasks();
         let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
             (Ok((left, guest)), End::Restart(program)) => {

@@ -50,7 +50,7 @@ const CHECK_MAX_NS: u64 = 10_000_000_000;
 
 /// The reason for the server's end.
 pub(super) enum End {
-    /// A signal asked for shutdown.
+    /// A signal requested shutdown.
     Signal,
     /// The command has ended, with this exit code.
     Command(u8),

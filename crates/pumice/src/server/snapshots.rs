@@ -1,8 +1,8 @@
 //! The exports of a drive's snapshots, which come and go while it is served.
 //!
-//! `DRIVE@NAME`, read-only, under the rules, limits and certificates of the drive. Names are put
-//! together here and taken apart nowhere, since names of drives may contain an `@`. Bookmarks are
-//! not exports; clients can only compare with them.
+//! `DRIVE@NAME`, read-only, under the rules, limits and certificates of the drive. Names are
+//! composed here and never parsed, since names of drives may contain an `@`. Bookmarks are not
+//! exports; clients can only compare with them.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -30,7 +30,7 @@ pub(super) struct Notice {
     _done: Sender<()>,
 }
 
-/// Takes notices to the server that clients connect to.
+/// Sends notices to the server that clients connect to.
 pub(super) type Front = Sender<Notice>;
 
 /// The exports of the snapshots of one drive.
@@ -43,7 +43,7 @@ pub(super) struct Snapshots {
     server: Rc<Server>,
     exports: RefCell<Vec<(SnapshotInfo, Rc<Export>)>>,
     front: RefCell<Option<Front>>,
-    /// Whether the drive is a virtual machine's device, too.
+    /// Whether the drive is also a virtual machine's device.
     has_device: Cell<bool>,
 }
 

@@ -31,7 +31,7 @@ impl Sockets {
     /// Takes the sockets of the previous server over, or else listens.
     ///
     /// # Errors
-    /// As [`Settings::listen`].
+    /// Same as [`Settings::listen`].
     pub(super) fn open(runtime: &Runtime, settings: &Settings) -> Result<Self> {
         let inherited = restart::inherited();
         let is_restarted = matches!(inherited, Ok(Some(_)));
@@ -56,7 +56,7 @@ impl Settings {
     ///
     /// # Errors
     /// An address is not permitted, or cannot be bound. The sockets of the previous server were
-    /// lost, and no setting says where it listened.
+    /// lost, and no setting contains their addresses.
     fn listen(&self, runtime: &Runtime, lost: bool) -> Result<(Vec<Listener>, Option<TempDir>)> {
         let passed = Listener::passed()?;
         let (mut listeners, mut private) = (Vec::new(), None);

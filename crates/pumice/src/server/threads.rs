@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A drive has one owner, the thread that opened it. Each thread has its own runtime and a part of
-//! the drives, neighbours on the command line; the server that clients connect to passes each
-//! client to the thread of its drive. The threads share nothing that a request would have to lock.
+//! the drives, adjacent on the command line; the server that clients connect to passes each client
+//! to the thread of its drive. The threads share nothing that a request would have to lock.
 //!
 //! A panic on a thread ends its drives as `kill -9` would: unflushed data is lost. Their clients
 //! are disconnected and are refused until the server restarts, `/healthz` fails, and the drives of
@@ -397,7 +397,7 @@ fn obey(drive_thread: &mut DriveThread, order: Order) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a thread that panics gives its drives up, and the server in front of it notices. The
+    //! Goal: a thread that panics releases its drives, and the server in front of it notices. The
     //! effect on clients is tested where clients are: `pumice_nbd::tests::threads`.
     use std::path::Path;
 

@@ -45,7 +45,7 @@ impl Latency {
         self.counts.iter().fold(0, |sum, count| u64::saturating_add(sum, *count))
     }
 
-    /// Returns the counts since `earlier`; zeroes if that is of another server.
+    /// Returns the counts since `earlier`; zeroes if `earlier` is from another server.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut difference = *self;
         for (count, before) in difference.counts.iter_mut().zip(earlier.counts) {

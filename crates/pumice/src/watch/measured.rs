@@ -185,7 +185,7 @@ impl<D: Disk> Disk for Measured<D> {
         self.disk.extents(offset, len, visit).await
     }
 
-    /// As [`Self::extents`].
+    /// Same as [`Self::extents`].
     async fn changes(
         &self,
         since: &str,
@@ -199,8 +199,8 @@ impl<D: Disk> Disk for Measured<D> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every command is counted under its kind, with its time and its failure, and requests
-    //! in flight are seen. Method: a disk in virtual time with a given latency.
+    //! Goal: every command is counted under its kind, with its time and its failure, and so are
+    //! requests in flight. Method: a disk in virtual time with a given latency.
     use super::*;
     use crate::watch::Latency;
     use pumice_drive::base::{Error, ErrorKind};

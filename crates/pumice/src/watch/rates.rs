@@ -6,11 +6,11 @@ use serde::Serialize;
 use super::latency::Latency;
 use super::snapshot::DriveSnapshot;
 
-/// Host bytes below which stored fraction and write amplification mean nothing: a few writes leave
-/// most of a batch empty.
+/// Host bytes below which stored fraction and write amplification are meaningless: a few writes
+/// leave most of a batch empty.
 const TELLING_BYTES: u64 = 64 << 10;
 
-/// Rates of a drive over some time.
+/// Rates of a drive over an interval.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Rates {
     /// Seconds between the snapshots.

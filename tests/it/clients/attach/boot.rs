@@ -75,7 +75,7 @@ fn the_unit_s_rights_suffice_and_it_says_when_it_is_ready() {
     let rights = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
     let rights = rights.unwrap().replace("CAP_", "+").to_lowercase().replace(' ', ",");
     let config = attachable.drive.beside("config.toml");
-    // The order of keys means nothing.
+    // The order of keys has no meaning.
     let text = format!("mountpoint = {mountpoint:?}\npath = {:?}\n", attachable.drive.path());
     fs::write(&config, text + "mount-options = \"noatime\"\n").unwrap();
     let notices = attachable.drive.beside("notify");

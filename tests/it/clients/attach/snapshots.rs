@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Guards against a snapshot that shows the drive as it is now, or takes writes.
+/// Guards against a snapshot that shows the current state of the drive, or accepts writes.
 #[test]
 fn a_snapshot_is_mounted_read_only() {
     let Some(attachable) = Attachable::new("128M") else { return };

@@ -7,10 +7,10 @@
 //!                                 fuse/NAME      the drive as a file, while the process runs
 //! ```
 //!
-//! The loop device is found as the one whose backing file is that file, which cannot be wrong.
-//! Lists of loop devices show the file, so it has the drive's name. Once a process that had mounts
-//! of its own is dead, the path of the file is lost; the recorded device is then used, if it is
-//! still in the same use.
+//! The loop device is identified by its backing file, which is unambiguous. The file has the
+//! drive's name because lists of loop devices show it. Once a process with mounts of its own is
+//! dead, the path of the file is lost; the recorded device is then used, if it is still in the same
+//! use.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -90,7 +90,7 @@ impl Attachment {
         Self::at(path, None)
     }
 
-    /// As [`Attachment::of`], or returns the attachment of a snapshot of the drive.
+    /// Like [`Attachment::of`], or returns the attachment of a snapshot of the drive.
     ///
     /// # Errors
     /// There is no drive.
@@ -232,7 +232,7 @@ impl Attachment {
         Ok(Self::all()?.into_iter().find(|found| lender.is_some() && is_lent(found)))
     }
 
-    /// Returns the loop devices on the drive's file: one, unless others were added by hand.
+    /// Returns the loop devices on the drive's file: one, unless others were added manually.
     pub(crate) fn devices(&self) -> Vec<PathBuf> {
         let mut devices = holders::loop_devices(&self.fuse_directory());
         if let Some(RecordedDevice { name, use_number }) = &self.record.device
@@ -290,7 +290,7 @@ impl Attachment {
     /// # Errors
     /// Errors of the operating system.
     pub(crate) fn remove(&self) -> Result<()> {
-        // After an orderly end no file system is mounted there, and this fails.
+        // After an orderly end no file system is mounted there, and this call fails.
         let _ = unmount(self.fuse_directory(), UnmountFlags::DETACH);
         let cannot = || format!("cannot remove {}", self.directory.display());
         // Not recursively: if the mount were still there, its file would be the drive.

@@ -38,7 +38,8 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let failures = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
     runtime.set_busy_poll(args.opening.busy_poll_ns());
-    // After the protection, which threads inherit: no memory of theirs may wait for this drive.
+    // Started after the protection is set, which threads inherit: their memory must not wait for
+    // this drive.
     let workers = open::pool(args.opening.compressors())?.map(Workers::of);
     let steps = Steps { file, set_up, failures, signals: signal_socket };
     // The process that has the drive open knows its snapshots.
@@ -69,7 +70,7 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     runtime.drop_tasks();
     let attachment = served?;
     if let Err(error) = closed {
-        // The directory with the log stays, so that `pumice detach` can report the failure.
+        // The directory with the log remains, so that `pumice detach` can report the failure.
         let error = anyhow::Error::from(error).context(args.path.display().to_string());
         say_error(&chain(&error));
         return Ok(Outcome::Problem);
@@ -168,7 +169,7 @@ impl Source {
         };
         let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
         let mount = FuseMount::mount(runtime, measured.clone(), at, name)?;
-        // Requests about a drive at its path are not for a snapshot to answer.
+        // A snapshot does not answer requests about the drive at its path.
         let is_whole = args.snapshot.is_none();
         let control = is_whole.then(|| ControlSocket::bind(runtime, &args.path)).transpose();
         let control = control.inspect_err(|error| {

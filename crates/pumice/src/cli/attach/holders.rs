@@ -95,7 +95,7 @@ pub(super) fn partitions(device: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the kernel's own uses of a device or partition, each with the way to end it: loop
-/// devices on it, which do not keep it from being detached; volumes; swap.
+/// devices on it, which do not prevent detaching it; volumes; swap.
 pub(super) fn kernel_users(device: &Path) -> Vec<(String, String)> {
     let mut users = Vec::new();
     for name in names_in(Path::new("/sys/block")) {

@@ -1,5 +1,5 @@
-//! `pumice attach`: a drive as a block device of the kernel, by a file of a FUSE file system and a
-//! loop device on that file.
+//! `pumice attach`: a drive as a block device of the kernel, through a file of a FUSE file system
+//! and a loop device on that file.
 //!
 //! ```text
 //! attach ----> the same program, --foreground --in-background

@@ -14,7 +14,7 @@ const OOM_SCORE_ADJ: &str = "-900";
 pub(super) struct Failures(Vec<String>);
 
 /// Locks this process's memory, and keeps its allocations from waiting for I/O. Applies to the
-/// calling thread and to those that it starts afterwards.
+/// calling thread and to threads that it starts afterwards.
 pub(super) fn against_reclaim() -> Failures {
     let mut failures = Failures::default();
     // Pages are locked when they are touched: most of the memory that the map may take is never

@@ -15,8 +15,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::attachment::{Attachment, absolute};
 use super::{holders, loop_device};
 
-/// Number of checks whether a device is free, and whether it is gone. A program that inspects
-/// devices (losetup, udev) holds one open for a moment, and the device stays that long.
+/// Number of checks for whether a device is free or gone. A program that inspects devices (losetup,
+/// udev) holds a device open for a moment, and the device remains that long.
 const FREE_LOOKS: u32 = 50;
 const GONE_LOOKS: u32 = 250;
 
@@ -28,7 +28,7 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// written to the device has reached the drive.
 ///
 /// # Errors
-/// The device is mounted elsewhere or in use; it then stays, flushed or not.
+/// The device is mounted elsewhere or in use; it then remains, flushed or not.
 pub(crate) fn take_down(attachment: &Attachment, named: Option<&Path>) -> Result<bool> {
     if let Some(lent) = attachment.lent()? {
         bail!(

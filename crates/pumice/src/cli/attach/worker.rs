@@ -1,4 +1,4 @@
-//! A second thread, in addition to the one that serves.
+//! A second thread, in addition to the thread that serves.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

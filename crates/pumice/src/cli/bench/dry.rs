@@ -11,12 +11,12 @@ use pumice_bench::workload::{Plan, Test};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_report::{Align, Table};
 
-/// The assumed speed at which whole spans are written and read, in bytes per second: that of a SATA
-/// drive. Only for the estimate.
+/// The assumed speed of writing and reading whole spans, in bytes per second: a SATA drive's. Only
+/// for the estimate.
 const ASSUMED_RATE: f64 = 500e6;
 
-/// The assumed spread of a run: that of a disk without other users. Only for estimates of
-/// detectable differences.
+/// The assumed spread of a run, as on a disk without other users. Only for estimates of detectable
+/// differences.
 const ASSUMED_NOISE: f64 = 0.05;
 
 /// Returns a line with the differences that a plan can detect: between these targets if there are

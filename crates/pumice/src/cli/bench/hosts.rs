@@ -20,7 +20,7 @@ use pumice_bench::target::Location;
 use pumice_bench::workload::{Plan, Preset};
 use pumice_bench::{Benchmark, Contest, FileSink, Sink, Status};
 
-/// Reaches a host without questions, and ends when the host has been gone for 15 seconds.
+/// Connects to a host without prompts, and ends once the host has been unreachable for 15 seconds.
 const SSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=5";
 
 /// Takes part in the benchmark of another machine.
@@ -115,19 +115,19 @@ fn host_paths(path: &Path, hosts: &[String]) -> Result<Vec<PathBuf>> {
         let name: String = host.chars().map(plain).collect();
         let own = path.with_file_name(format!("{stem}-{name}.jsonl"));
         if paths.contains(&own) {
-            bail!("host {host} is named twice, or like another one: their results need two files");
+            bail!("host {host} is named twice, or has the same file name as another host");
         }
         paths.push(own);
     }
     let exists =
         std::iter::once(path).chain(paths.iter().map(|own| &**own)).find(|own| own.exists());
     match exists {
-        Some(own) => bail!("{} exists: specify another file by --output", own.display()),
+        Some(own) => bail!("{} exists: specify another file with --output", own.display()),
         None => Ok(paths),
     }
 }
 
-/// Shows the progress, and keeps the combined results of all hosts and the results of each.
+/// Shows the progress, and stores the combined results of all hosts and the results of each host.
 struct Together {
     shown: Shown,
     hosts: Vec<FileSink>,

@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
     }
     if args.dry_run {
         if !args.destroy_data && !plan.only_looks() {
-            // The run would check this, too.
+            // The run would also check this.
             locations.iter().try_for_each(Location::check_empty)?;
         }
         if args.json {
@@ -72,7 +72,7 @@ fn say_differences(args: &Args, preset: &Preset, runs: u32) {
 }
 
 /// Returns the plan of a preset, and the targets. If the plan only reads existing data, targets
-/// that hold data are only read. Tests of a whole target use as much as each target has.
+/// that hold data are only read. Tests of a whole target use all of each target.
 ///
 /// # Errors
 /// The changes do not fit the preset; a target cannot be opened.
@@ -102,7 +102,7 @@ fn leave_out(args: &Args, plan: &mut Plan, locations: &[Location]) {
     if !locations.iter().all(|location| matches!(location, Location::Folder(_))) {
         say_left_out(plan.leave_out_copies(), "a folder");
     }
-    // Threads that the user asked for are an error instead.
+    // Threads that the user requested explicitly are an error instead.
     let is_preset = args.threads.is_none();
     if is_preset && locations.iter().any(Location::is_in_process) && plan.use_one_thread() {
         say_error(
@@ -123,7 +123,7 @@ pub(super) fn say_left_out(left_out: Vec<Operation>, what: &str) {
 /// Continues an interrupted benchmark.
 ///
 /// # Errors
-/// The result file cannot be read, or is of other targets; a target fails.
+/// The result file cannot be read, or belongs to other targets; a target fails.
 pub(super) fn resume(args: &Args, locations: &[Location], path: &Path) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let (file, results) = FileSink::resume(path.to_owned())?;

@@ -46,7 +46,7 @@ use pumice_report::Document;
 /// refused unless --destroy-data is given. A device that is mounted or has partitions is always
 /// refused if the tests write.
 ///
-/// With --hosts, several machines run the tests at the same time, as many clients of one server do.
+/// With --hosts, several machines run the tests at the same time, like the clients of one server.
 ///
 /// Presets (see pumice bench --list for descriptions):
 ///   compressibility      the default: how a target reacts to the data
@@ -139,7 +139,7 @@ pub(crate) struct Args {
         allow_negative_numbers = true)]
     threads: Option<u32>,
 
-    /// Record size instead of those of the tests; may be repeated
+    /// Record size, instead of the record sizes of the tests; may be repeated
     #[arg(long = "record", value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     records: Vec<u64>,
 
@@ -181,7 +181,7 @@ pub(crate) struct Args {
     pattern: Option<Pattern>,
 
     /// When a test ends: usual (the span if it is sequential, --seconds if it is random), time,
-    /// span (random tests make as many requests as the span has records), or first of both
+    /// span (random tests make one request per record of the span), or first of both
     #[arg(long, value_name = "WHAT", value_parser = word::<Ends>)]
     ends: Option<Ends>,
 
@@ -218,13 +218,13 @@ pub(crate) struct Args {
 
     /// Run the benchmark on these hosts at the same time; they reach TARGET under the same name: an
     /// NBD export, which is divided among them, or a file or device of each host. They need the
-    /// same version of pumice, and a login by ssh without a password
+    /// same version of pumice and passwordless ssh logins
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', help_heading = "Several hosts",
         conflicts_with_all = ["resume", "detect_compression", "fio_job", "precision"])]
     hosts: Vec<String>,
 
-    /// Command that runs a program on a host, in words separated by blanks; the host and the
-    /// program follow [default: ssh with options for a batch]
+    /// Command that runs a program on a host, as words separated by spaces; the host and the
+    /// program are appended [default: ssh with options for batch use]
     #[arg(
         long,
         value_name = "COMMAND",

@@ -1,8 +1,8 @@
 //! Creates drives in buckets, and journals for them.
 //!
-//! The journal knows its bucket. Once created, the journal is the path of the drive for every
-//! subcommand; `s3://BUCKET/NAME` is the state that the bucket has without the journal, for
-//! reading.
+//! The journal records its bucket. Once created, the journal is the path of the drive for every
+//! subcommand; `s3://BUCKET/NAME` is the state of the bucket without the journal, and can only be
+//! read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,17 +25,17 @@ use pumice_drive::runtime::{Backend, Runtime};
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct BucketArgs {
-    /// Local file for a drive in a bucket, created by this command: it takes every write, and is
-    /// then the PATH of the drive for every command
+    /// Local file for a drive in a bucket, created by this command: it receives every write, and is
+    /// the PATH of the drive for all other commands
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
 
-    /// Size of the journal, at least 16 segments: it keeps the data that was written and read last
+    /// Size of the journal, at least 16 segments: it caches the most recently written and read data
     #[arg(long, value_parser = size, default_value = "4G", value_name = "SIZE")]
     journal_size: u64,
 
-    /// Create a journal for a drive that is in the bucket, because its journal is lost. The machine
-    /// that has the old journal is shut out, and changes that it has not committed are lost
+    /// Create a new journal for a drive in the bucket whose journal is lost. The machine with the
+    /// old journal loses access, and its uncommitted changes are lost
     #[arg(long, requires = "journal")]
     take_over: bool,
 
@@ -49,17 +49,17 @@ pub(crate) struct BucketArgs {
     #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
     lag_max: u64,
 
-    /// When a flush of a drive in a bucket returns: once the journal has everything, or once the
-    /// bucket has
+    /// When a flush of a drive in a bucket returns: once all data is in the journal, or once it is
+    /// in the bucket
     #[arg(long, value_enum, default_value_t = DurableIn::Journal, value_name = "journal|bucket")]
     durable: DurableIn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum DurableIn {
-    /// Once the journal has everything
+    /// Once all data is in the journal
     Journal,
-    /// Once the bucket has everything
+    /// Once all data is in the bucket
     Bucket,
 }
 
@@ -77,7 +77,7 @@ impl BucketArgs {
         options
     }
 
-    /// Returns the number of segments for which the journal has room.
+    /// Returns the number of segments that fit in the journal.
     fn slots(&self, segment_bytes: u32) -> Result<u32> {
         let slots = u32::try_from(self.journal_size / u64::from(segment_bytes)).unwrap_or(u32::MAX);
         if slots < 16 || self.lag_max > self.journal_size / 4 {
@@ -206,8 +206,7 @@ fn on_new_journal(
     runtime.drop_tasks();
     made.with_context(|| place.to_string()).inspect_err(|_| {
         if !existed {
-            // The journal is useless: the bucket does not know it, or knows it as one that was
-            // never used.
+            // The journal is useless: the bucket has no record of it, or records it as never used.
             let _ = fs::remove_file(path);
         }
     })

@@ -24,10 +24,10 @@ pub(super) fn paths(args: &Args) -> Vec<&Path> {
     [&args.path].into_iter().chain(&args.members).map(PathBuf::as_path).collect()
 }
 
-/// Returns how they hold the drive together; `None` for a single one.
+/// Returns the layout of the drive on these members; `None` for a single member.
 ///
 /// # Errors
-/// There are several and no option says how to use them, or one is named twice.
+/// There are several and no option specifies their use, or one is named twice.
 pub(super) fn layout(args: &Args) -> Result<Option<ArrayLayout>> {
     let layout = match (args.mirror, args.concat) {
         (true, _) => ArrayLayout::Mirror,
@@ -54,7 +54,7 @@ pub(super) fn layout(args: &Args) -> Result<Option<ArrayLayout>> {
 }
 
 /// Returns the bytes that devices provide for a new drive, as if they were one; `None` if a file
-/// takes the required size.
+/// can grow to the required size.
 pub(super) fn device_bytes_of(args: &Args, segment_bytes: Option<u32>) -> Result<Option<u64>> {
     if args.members.is_empty() {
         return device_bytes(&args.path);

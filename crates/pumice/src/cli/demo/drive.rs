@@ -6,8 +6,8 @@
 //! a thread for the benchmark     +------------ the main thread, for both drives ------------+
 //! ```
 //!
-//! Both limits are those of one published drive, see `published`, so that measurements between them
-//! depend on the data and the drive, and not on the disk below.
+//! Both limits come from one published drive, see `published`, so measurements between them depend
+//! on the data and the drive, not on the disk underneath.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -30,9 +30,9 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::Uri;
 use pumice_nbd::{Access, Disk, Durability, Export, Listen, Listener, Options, Server};
 
-/// The flash. Its write rate is that of the published drive for incompressible data. The rate of
-/// reads is that of the link, because the drive's flash does not limit them; the latencies are
-/// about those of a page and its command.
+/// The flash. Its write rate is that of the published drive for incompressible data. The read rate
+/// is the link's, because the drive's flash does not limit reads; the latencies are roughly those
+/// of a page and its command.
 pub(super) const FLASH: Speed = Speed {
     read_bytes_per_s: LINK_BYTES_PER_S,
     append_bytes_per_s: 97_000_000,
@@ -142,12 +142,12 @@ impl Drives {
 
 impl Drop for Drives {
     fn drop(&mut self) {
-        // Tasks hold the files.
+        // Tasks keep the files open.
         self.runtime.drop_tasks();
     }
 }
 
-/// A drive at the end of a link, which passes one transfer after another.
+/// A drive at the end of a link, which carries one transfer at a time.
 struct Linked {
     drive: Rc<Drive>,
     pipe: Pipe,

@@ -29,7 +29,7 @@ pub(super) struct Line {
     pub(super) host_bytes: u64,
     /// Bytes of the frames that hold them.
     pub(super) frame_bytes: u64,
-    /// Bytes that the medium was asked to write.
+    /// Bytes of all writes to the medium.
     pub(super) media_bytes: u64,
     /// frame_bytes / host_bytes.
     pub(super) stored_fraction: f64,

@@ -3,7 +3,7 @@
 /// A published point.
 #[derive(Clone, Copy, Debug, serde::Serialize, schemars::JsonSchema)]
 pub(super) struct Published {
-    /// Compressibility that the benchmark was asked for, in percent.
+    /// Compressibility requested from the benchmark, in percent.
     pub(super) asked_percent: f64,
     /// Throughput in MB/s.
     pub(super) mb_s: f64,

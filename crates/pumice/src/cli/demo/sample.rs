@@ -2,7 +2,7 @@
 //! them out.
 //!
 //! Each byte of the files has the same chance. The pieces are in a mixed order, so that any part of
-//! the sample is a sample, too.
+//! the sample is also a sample.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -29,7 +29,7 @@ pub(super) struct Sample {
     pub(super) files_bytes: u64,
 }
 
-/// A file, and where it begins in the row of all files.
+/// A file, and its offset in the concatenation of all files.
 struct Place {
     path: PathBuf,
     begin: u64,
@@ -102,8 +102,8 @@ fn blocks_of(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES as u64)
 }
 
-/// Appends the bytes from position `begin` in the row of all files, up to a length of `end`. A file
-/// that cannot be read is left out.
+/// Appends bytes from offset `begin` of the concatenation of all files, up to a length of `end`.
+/// Skips a file that cannot be read.
 fn read(places: &[Place], begin: u64, end: usize, sample: &mut Vec<u8>) {
     let first = places.partition_point(|place| place.begin <= begin).saturating_sub(1);
     for (index, Place { path, begin: file_begin, bytes }) in places.iter().enumerate().skip(first) {
@@ -125,8 +125,8 @@ fn read(places: &[Place], begin: u64, end: usize, sample: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a sample has whole blocks of the files and nothing else, of each file its share, and
-    //! is the same each time.
+    //! Goal: a sample has only whole blocks of the files, in proportion to their sizes, and is the
+    //! same each time.
     use super::*;
 
     fn draw(folder: &Path, bytes: u64) -> Result<Sample> {

@@ -17,7 +17,7 @@ use pumice_report::{
     Axis, Bar, BarChart, Column, Document, LineChart, Number, Point, Section, Table,
 };
 
-/// Share of late operations above which the disk has been measured, too.
+/// Above this share of late operations, the results include the speed of the disk.
 const LATE_SHARE_MAX: f64 = 0.05;
 
 const WITH: &str = "this drive, LZ4";
@@ -109,7 +109,7 @@ fn how(shown: &DemoResult, source: &Source<'_>) -> Vec<String> {
             format_size(SPAN_BYTES),
         ),
         format!(
-            "The data of lines is generated to save its share. Data like PostgreSQL's is \
+            "The lines use data generated to save the stated share. Data like PostgreSQL's is \
              {POSTGRESQL_SOURCE}. Files of {}: {} of real files of this machine, in evenly spaced \
              pieces of 256 KiB, of {} in all.",
             source.folder.display(),

@@ -30,7 +30,7 @@ pub(super) const SPAN_BYTES: u64 = 32 << 20;
 const RECORD_BYTES: u64 = 1 << 20;
 const DEPTH: u32 = 4;
 
-/// Savings of the made data, in percent. The first and the last are those of the published
+/// Savings of the generated data, in percent. The first and the last are those of the published
 /// results.
 const SAVINGS: [f64; 5] = [98.0, 75.0, 50.0, 25.0, 2.0];
 
@@ -49,9 +49,9 @@ pub(super) const POSTGRESQL_SOURCE: &str = "made from the profile of a database 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Kind {
-    /// Made to save a share.
+    /// Generated to save a given share.
     Made,
-    /// Made to be like a database.
+    /// Generated to resemble a database.
     Database,
     /// Real files.
     Files,

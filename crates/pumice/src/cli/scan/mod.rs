@@ -56,12 +56,12 @@ const IDLE_CLASS: &str = "3";
 /// within the reported interval with at least the stated confidence, whatever the data. Holes and
 /// space that was allocated but never written are not data.
 ///
-/// Made for machines in production: nothing is written, access times are preserved where the system
-/// allows it, and the scan runs at the lowest CPU and I/O priority. It usually reads 17 to 150 MB,
-/// in single reads of up to 32 KiB (or the largest --chunk) at random places, and more for a
-/// smaller --error. Data that it reads does not stay in the page cache, and data already there
-/// stays: on Linux before 6.14 only when sampling, not when everything is read. The result ends
-/// with the pumice create command of a drive that holds the data.
+/// Designed for production machines: nothing is written, access times are preserved where the
+/// system allows it, and the scan runs at the lowest CPU and I/O priority. It usually reads 17 to
+/// 150 MB, in single reads of up to 32 KiB (or the largest --chunk) at random positions, and more
+/// for a smaller --error. The scan leaves the page cache as it was; on Linux before 6.14, only when
+/// sampling, not when reading everything. The result ends with the pumice create command of a drive
+/// that holds the data.
 ///
 /// The estimate counts the bytes that a drive stores: chunks are compressed independently, a block
 /// of one repeated byte takes only a header, a chunk that saves less than 1/32 is stored

@@ -17,7 +17,7 @@ use crate::place::Place;
 use crate::signals;
 use crate::storage;
 
-/// The snapshots among the named paths, while this lives.
+/// The snapshots among the named paths, served until this is dropped.
 pub(super) struct Snapshots {
     /// Each snapshot with its URI.
     pub(super) exports: Vec<(PathBuf, String)>,
@@ -39,7 +39,7 @@ impl Snapshots {
     pub(super) fn of(paths: &[PathBuf]) -> Result<Self> {
         let mut found = Self { exports: Vec::new(), offered: Vec::new() };
         for path in paths {
-            // An address may contain an @, too.
+            // An address may also contain an @.
             let place = Place::of(path).ok().filter(|place| place.path.is_file());
             let Some(place) = place.filter(|place| place.snapshot.is_some()) else { continue };
             let uri = match served_snapshot::uri(&place)? {

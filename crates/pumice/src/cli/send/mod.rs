@@ -28,8 +28,8 @@ use output::Output;
 ///
 /// With --since, only data written after an earlier snapshot is sent; the earlier snapshot must be
 /// the newest one of the receiver. Data is sent as it is stored, compressed. A clone's transfer
-/// includes the data of its origin. If the drive is in use, its server sends, and its clients
-/// continue.
+/// includes the data of its origin. If the drive is in use, its server sends the data while clients
+/// continue to use the drive.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +38,8 @@ Examples:
   pumice send drive.pumice@tuesday --since monday --output tuesday.transfer
   pumice send drive.pumice --resume TOKEN | ssh backup pumice receive /backup/drive.pumice")]
 pub(crate) struct Args {
-    /// File or block device, and the name of the snapshot; with --resume the drive is enough
+    /// File or block device, and the name of the snapshot; with --resume, the file or block device
+    /// alone
     #[arg(value_name = "PATH@NAME")]
     snapshot: PathBuf,
 
@@ -88,7 +89,7 @@ type Ended = Option<(Sending, Sent)>;
 ///
 /// # Errors
 /// The drive cannot be opened, there is no such snapshot, a part of it cannot be read, or the
-/// transfer cannot be written: the written part then has no end.
+/// transfer cannot be written: the output is then incomplete.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide()?;
     if args.output.is_none() && std::io::stdout().is_terminal() {

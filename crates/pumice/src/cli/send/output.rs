@@ -14,10 +14,10 @@ use crate::cli::output::Draft;
 use crate::signals::{self, Interrupt};
 use pumice_drive::runtime::Runtime;
 
-/// Parts that wait to be written, each of about 1 MiB: one is written, one is next.
+/// Parts that wait to be written, each of about 1 MiB: one is being written, one is next.
 const PARTS_AHEAD: usize = 2;
 
-/// Interval of checks for a signal while the receiver takes nothing.
+/// Interval of checks for a signal while the receiver does not read.
 const LOOK_NS: u64 = 100_000_000;
 
 /// A file or stdout, with the thread that writes to it.
@@ -30,7 +30,7 @@ pub(super) struct Output {
 /// The target that is written to.
 enum Target {
     File(File, Draft),
-    /// As a file: stdout would be line-buffered.
+    /// Opened as a file, because stdout would be line-buffered.
     Stdout(File),
 }
 
@@ -43,7 +43,7 @@ impl Output {
                 Target::Stdout(stdout.context("cannot write to stdout")?.into())
             }
             Some(path) => {
-                // The disk's files may be closed to other users: so is the transfer.
+                // Files on the disk may be unreadable to other users, and so must the transfer be.
                 let (draft, file) = Draft::create(path, args.force)?;
                 Target::File(file, draft)
             }
@@ -57,7 +57,7 @@ impl Output {
         Ok(Self { parts, written, thread })
     }
 
-    /// Passes a part on. Returns false if a signal arrived before the part was taken.
+    /// Passes a part on. Returns false if a signal arrived before the part was accepted.
     ///
     /// # Errors
     /// An earlier part cannot be written.
@@ -102,7 +102,7 @@ fn ended() -> anyhow::Error {
 fn write_all(mut target: Target, parts: &Receiver<Vec<u8>>, done: &Sender<Vec<u8>>) -> Result<()> {
     while let Ok(part) = parts.recv_blocking() {
         target.write(&part)?;
-        // Nothing is lost if no thread takes it.
+        // The buffer is dropped if no part needs it any more.
         let _ = done.try_send(part);
     }
     target.end()

@@ -69,8 +69,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     opening: Opening,
 
-    /// Serve s3://BUCKET/NAME read-only while another machine writes it: looks for a newer commit
-    /// at this interval, in seconds, moves on to it between two requests, and writes nothing to the
+    /// Serve s3://BUCKET/NAME read-only while another machine writes it: checks for a newer commit
+    /// at this interval, in seconds, switches to it between two requests, and writes nothing to the
     /// bucket [default: 5]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "5",
         value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "SECONDS",
@@ -130,7 +130,7 @@ impl From<Io> for Backend {
 }
 
 impl Args {
-    /// Takes settings that are not flags of this subcommand: tables, and the log options.
+    /// Adds settings that are not flags of this subcommand: tables, and the log options.
     ///
     /// # Errors
     /// A table contradicts itself.
@@ -143,7 +143,7 @@ impl Args {
     /// Returns the settings of the server.
     ///
     /// # Errors
-    /// As [`Self::offer`]; other machines can reach the HTTP server, and there is no token.
+    /// Errors of [`Self::offer`]; other machines can reach the HTTP server, and there is no token.
     fn settings(&self) -> Result<Settings> {
         let offer = self.offer()?;
         let threads = self.threads(offer.drives.len());
@@ -171,7 +171,7 @@ impl Args {
     /// these in more than that.
     ///
     /// # Errors
-    /// As [`serve_args`] and [`Self::offer`].
+    /// Same as [`serve_args`] and [`Self::offer`].
     fn reread(&self) -> Result<Option<Offer>> {
         let args = *serve_args()?;
         let (paths, exports) = (args.paths.clone(), args.exports.clone());
@@ -202,7 +202,10 @@ impl Args {
         self.network.check_device(drives.len())?;
         if let Some(seconds) = self.follow {
             if self.network.vhost_user().is_some() {
-                bail!("--follow is for clients over NBD: a guest expects that its disk stays");
+                bail!(
+                    "--follow is for clients over NBD: a guest expects that its disk does not \
+                       change"
+                );
             }
             let every_ns = u64::from(seconds) * 1_000_000_000;
             drives.iter_mut().try_for_each(|drive| drive.follow(every_ns))?;

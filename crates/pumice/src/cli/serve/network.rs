@@ -84,7 +84,7 @@ pub(super) struct UnixSockets {
 enum Tls {
     /// No TLS
     Off,
-    /// TLS for clients that ask for it
+    /// TLS for clients that request it
     Allow,
     /// TLS for all clients
     Require,
@@ -94,7 +94,7 @@ impl Network {
     /// Returns security, rules and limits for clients.
     ///
     /// # Errors
-    /// As [`Self::security`].
+    /// Same as [`Self::security`].
     pub(super) fn options(&self, rules: BTreeMap<String, Rules>) -> Result<Options> {
         let mut options = Options::default();
         options.security = self.security()?;
@@ -138,8 +138,8 @@ impl Network {
         }
         if tls == Tls::Allow && self.tls_verify_peer {
             bail!(
-                "--tls-verify-peer conflicts with --tls allow, which lets clients in that have \
-                 neither TLS nor a certificate"
+                "--tls-verify-peer conflicts with --tls allow, which admits clients without \
+                 TLS or a certificate"
             );
         }
         let identity = Identity::load(directory, self.tls_verify_peer)?;

@@ -158,7 +158,7 @@ fn check_names(all: &[(Found, String)]) -> Result<()> {
 }
 
 impl Planned {
-    /// Follows the drive, which another machine writes, and looks for newer commits every
+    /// Follows the drive, which another machine writes, and checks for newer commits every
     /// `every_ns`.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ pub(crate) struct Table {
     #[arg(long)]
     pub(super) read_only: bool,
 
-    /// Names, one of which the client's certificate must have; needs tls-verify-peer
+    /// Names, at least one of which must be in the client's certificate; needs tls-verify-peer
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append)]
     allow_certificates: Option<Vec<String>>,
 
@@ -67,7 +67,7 @@ pub(crate) struct Table {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exports(pub(super) BTreeMap<String, (Table, String)>);
 
-/// Tables with the same content are equal, wherever they stand.
+/// Tables with the same content are equal, regardless of their position.
 impl PartialEq for Exports {
     fn eq(&self, other: &Self) -> bool {
         let tables = |exports: &Self| -> Vec<_> {

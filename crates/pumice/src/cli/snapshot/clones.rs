@@ -42,7 +42,7 @@ pub(crate) fn forget(path: &Path, clone: Uuid) -> Result<()> {
     change_even_a_part(path, &Request::ForgetClone { drive: clone }, forgetting).map(drop)
 }
 
-/// As [`forget`], but a failure is only logged and has no other effect. Returns whether it
+/// Like [`forget`], but a failure is only logged and has no other effect. Returns whether it
 /// succeeded.
 pub(crate) fn forget_or_warn(path: &Path, clone: Uuid) -> bool {
     let forgotten = forget(path, clone);
@@ -61,7 +61,7 @@ pub(super) fn origin_of(path: &Path) -> Option<(Uuid, Origin)> {
     Some((uuid, origin?))
 }
 
-/// Makes the origin of a clone forget it, if the clone no longer reads from there: its disk was
+/// Removes a clone from its origin's list if the clone no longer reads from there: its disk was
 /// flattened, and the last snapshot that needed the origin was deleted.
 pub(super) fn forget_if_independent(path: &Path, (clone, origin): (Uuid, Origin)) {
     if origin::is_independent(path, clone) {

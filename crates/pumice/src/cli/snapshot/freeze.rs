@@ -24,7 +24,7 @@ struct Frozen {
 }
 
 /// Calls `work` while the file systems on attached and mounted drives are frozen. If one cannot be
-/// frozen, this is logged, and its snapshot has its state after a crash.
+/// frozen, this is logged, and its snapshot is only crash-consistent.
 pub(super) fn during<'a, T>(
     drives: impl Iterator<Item = &'a PathBuf>,
     work: impl FnOnce() -> Result<T>,
@@ -45,7 +45,7 @@ pub(super) fn during<'a, T>(
 }
 
 fn warn(mount: &Path, error: &str) {
-    let what = "the file system was not frozen: the snapshot has its state after a crash";
+    let what = "the file system was not frozen: the snapshot is only crash-consistent";
     tracing::warn!(mount = %mount.display(), %error, "{what}");
 }
 

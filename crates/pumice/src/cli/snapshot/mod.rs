@@ -31,7 +31,7 @@ use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::Runtime;
 
-/// Prefix of the names of snapshots by rotate, unless `--prefix` is given.
+/// Prefix of the names of snapshots that `rotate` takes, unless `--prefix` is given.
 const PREFIX: &str = "auto-";
 
 /// Maximum bytes of names in one request: a line has 4096 bytes, and JSON escapes some.
@@ -39,12 +39,12 @@ const NAMES_BYTES_MAX: usize = 1500;
 
 /// Take, list, rotate or delete snapshots of drives, or roll a disk back to one
 ///
-/// A snapshot keeps the state of a disk at one moment. It includes everything written before the
-/// command began and the caches of file systems mounted by `pumice attach`, but not the caches of
-/// other file systems. Nothing is copied: a snapshot takes the space of data that is overwritten or
-/// trimmed later, until it is deleted. `pumice attach --read-only` mounts PATH@NAME at any time;
-/// `extract`, `check` and `serve` read it while PATH is not in use; a server of PATH exports it as
-/// DRIVE@NAME.
+/// A snapshot preserves the state of a disk at one moment. It includes everything written before
+/// the command began and the caches of file systems mounted by `pumice attach`, but not the caches
+/// of other file systems. Nothing is copied: a snapshot retains the space of data that is
+/// overwritten or trimmed later, until it is deleted. `pumice attach --read-only` mounts PATH@NAME
+/// at any time; `extract`, `check` and `serve` read it while PATH is not in use; a server of PATH
+/// exports it as DRIVE@NAME.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -75,13 +75,13 @@ enum Action {
         #[arg(value_name = "PATH@NAME", required = true)]
         snapshots: Vec<PathBuf>,
 
-        /// Let the snapshot be deleted before a write is refused because the drive is full; the
-        /// oldest such snapshot goes first
+        /// Delete the snapshot, the oldest such first, rather than refuse a write because the drive
+        /// is full
         #[arg(long = "yield")]
         yields: bool,
 
-        /// Do not freeze the file system of a mounted drive: the snapshot has its state after a
-        /// crash
+        /// Do not freeze the file system of a mounted drive: the snapshot is then only
+        /// crash-consistent
         #[arg(long)]
         no_freeze: bool,
 
@@ -107,7 +107,7 @@ enum Action {
     /// Restore the disk's state at the time of a snapshot
     ///
     /// Everything written since is lost. A served drive must have no clients. The disk keeps its
-    /// size; the part by which it has grown since then holds zeroes.
+    /// size; any part added since then reads as zeroes.
     Rollback {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
@@ -138,7 +138,7 @@ enum Action {
         #[arg(long, value_name = "hourly:24,daily:7")]
         keep: rotate::Keep,
 
-        /// Beginning of the names
+        /// Prefix of the names
         #[arg(long, default_value = PREFIX)]
         prefix: String,
 
@@ -154,8 +154,8 @@ enum Action {
         #[arg(long)]
         dry_run: bool,
 
-        /// Do not freeze the file system of a mounted drive: the snapshot has its state after a
-        /// crash
+        /// Do not freeze the file system of a mounted drive: the snapshot is then only
+        /// crash-consistent
         #[arg(long)]
         no_freeze: bool,
 
@@ -168,11 +168,11 @@ enum Action {
     },
     /// Drop the data of a snapshot, but keep the record of blocks written since
     ///
-    /// The snapshot becomes a bookmark of the same name, with which `pumice diff`, `pumice send
+    /// The snapshot becomes a bookmark of the same name, against which `pumice diff`, `pumice send
     /// --since` and the metadata contexts of a server compare later states. It cannot be read. It
     /// takes the space of the snapshot's map, usually less than 1 % of the disk's data. After
-    /// garbage collection, comparisons may include blocks that were not written, but never leave
-    /// out a written one.
+    /// garbage collection, comparisons may include blocks that were not written, but never omit a
+    /// written one.
     Bookmark {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
@@ -342,7 +342,7 @@ fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
 /// # Errors
 /// There is no drive, or it cannot be read.
 pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
-    // A drive that holds a partly received snapshot still has the others.
+    // A drive with a partly received snapshot still has its other snapshots.
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
     with(path, &Request::Snapshots {}, options, async |drive| Ok(drive.snapshots()))
 }
@@ -405,7 +405,7 @@ fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
     change(path, &request, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?]))
 }
 
-/// Deletes snapshots of a drive, as many in one step as fit in one request.
+/// Deletes snapshots of a drive. Each step deletes as many as fit in one request.
 fn delete(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
     let origin = clones::origin_of(path);
     let deleted = delete_only(path, names)?;
@@ -473,7 +473,7 @@ struct Rule<'a> {
 impl Rule<'_> {
     /// Returns the snapshots that no rule keeps, except those that have clones.
     fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<SnapshotInfo> {
-        // A bookmark does not take the place of a snapshot.
+        // A bookmark does not replace a snapshot.
         let is_of_kind = |info: &SnapshotInfo| self.bookmarks || !info.is_bookmark;
         snapshots.retain(|info| info.name.starts_with(self.prefix) && is_of_kind(info));
         let expired = self.keep.expired(&snapshots);
@@ -553,7 +553,7 @@ fn change(
     with(path, request, OpenOptions::default(), work)
 }
 
-/// As [`change`], also if the disk holds a partly received snapshot: the drive still has the
+/// Like [`change`], also if the disk holds a partly received snapshot: the drive still has the
 /// others.
 fn change_even_a_part(
     path: &Path,

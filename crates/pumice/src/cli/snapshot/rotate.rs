@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use pumice_drive::controller::SnapshotInfo;
 
-/// A period of which one snapshot is kept. Periods are in UTC, weeks begin on Monday.
+/// A period for which one snapshot is kept. Periods are in UTC, weeks begin on Monday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     Hour,
@@ -15,7 +15,7 @@ enum Period {
     Year,
 }
 
-/// The rules: each keeps the newest snapshot of this many last periods that have one.
+/// The rules: each keeps the newest snapshot of each of the last COUNT periods that have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keep(Vec<(Period, usize)>);
 
@@ -43,7 +43,7 @@ impl FromStr for Keep {
 }
 
 impl Period {
-    /// Returns a text that all times of one period share, and that differs in any other period.
+    /// Returns a text that is the same for all times of one period, and differs between periods.
     fn of(self, seconds: u64) -> String {
         /// Days from Monday, 29 December 1969, to 1 January 1970.
         const MONDAY: u64 = 3;
@@ -79,7 +79,7 @@ impl Keep {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each rule keeps the newest of its last periods, and no others stay.
+    //! Goal: each rule keeps the newest snapshot of each of its last periods, and no others.
     use super::*;
 
     fn snapshots(times: &[u64]) -> Vec<SnapshotInfo> {

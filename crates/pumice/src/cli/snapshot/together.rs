@@ -6,9 +6,9 @@
 //! closed ones:            open .........> create --> close
 //! ```
 //!
-//! All drives are suspended, or open here, before the first snapshot is begun. So all snapshots
-//! have every write that was acknowledged before, and none that was sent after an answer from a
-//! later moment.
+//! All drives are suspended, or open here, before the first snapshot is begun. So every snapshot
+//! contains all writes that were acknowledged before that moment, and no write that was sent after
+//! a later acknowledgement.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -25,11 +25,11 @@ use crate::open;
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Time that a server may take until it suspends its host's changes: it first removes the map
-/// leaves of trimmed ranges.
+/// Time limit for a server to suspend its host's changes: it first removes the map leaves of
+/// trimmed ranges.
 const SUSPENDED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A drive, and the name of the snapshot that it gets.
+/// A drive, and the name of its new snapshot.
 pub(super) type Wanted = (PathBuf, String);
 
 /// Takes a snapshot of each drive, all at the same moment if there are several.
@@ -145,7 +145,7 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
             })
             .collect();
         let ended = suspending.into_iter().map(|thread| thread.join().expect("no thread panics"));
-        // The reason why one drive could not be suspended is worth more than the news that the
+        // The reason why one drive could not be suspended is more useful than the fact that the
         // others were not.
         let mut failed: Vec<_> = ended.collect::<Vec<_>>().into_iter().map(Result::err).collect();
         let mut at = 0;

@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 /// A sample of a drive.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Sample<'a> {
-    /// Rates since the sample before; `None` if there is none.
+    /// Rates since the previous sample; `None` if there is none.
     rates: Option<&'a Rates>,
     /// The server and its drives; `None` if it has ended.
     snapshot: Option<&'a Snapshot>,

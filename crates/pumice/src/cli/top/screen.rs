@@ -36,7 +36,7 @@ enum Input {
 /// The terminal cannot be used.
 pub(super) fn interactive(watching: &mut Watching, interval: Duration) -> Result<()> {
     let ending = signals::flag()?;
-    // Real time, for a person.
+    // Real time, because a person is watching.
     let clock = Runtime::new(Backend::Threads)?;
     let cannot = "cannot use the terminal";
     let mut terminal = ratatui::try_init().context(cannot)?;

@@ -152,7 +152,7 @@ fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> anyho
 
 #[cfg(test)]
 mod tests {
-    //! Goal: paths are paths, servers are servers, and nothing else is taken for either.
+    //! Goal: paths and servers are told apart, and anything else is rejected.
 
     use super::Source;
 

@@ -27,15 +27,16 @@ const SPACE: [(&str, &str, Color); 4] = [
 /// Columns between two columns of a table.
 const GAP: usize = 2;
 
-/// Height of the details from which on everything has the space it needs.
+/// Minimum height at which all details fit.
 const TALL: u16 = 27;
 
 /// A column of a table.
 struct Column {
     name: &'static str,
-    /// Its width, so that it does not change with every number; a cell may be wider.
+    /// Its minimum width, so that the layout does not change with every number; a cell may be
+    /// wider.
     width: usize,
-    /// Columns of the lowest ranks are shown where there is no room for all.
+    /// Where not all columns fit, those of the lowest ranks are shown.
     rank: u8,
     is_number: bool,
 }
@@ -112,7 +113,7 @@ fn shortened(name: &str, width: usize) -> String {
     }
 }
 
-/// Joins as many of `parts` as fit `width`, from the first on.
+/// Joins as many of `parts` as fit `width`, starting with the first.
 fn joined(parts: Vec<String>, separator: &str, width: usize) -> String {
     let mut line = String::new();
     for part in parts {
@@ -245,7 +246,7 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
     let alerts = now.overview.alerts.iter();
     let alerts = alerts.flat_map(|alert| textwrap::wrap(&alert.what, width));
     let alerts: Vec<Line<'_>> = alerts.map(Line::from).collect();
-    // The commands keep their place: graphs can be lower.
+    // The commands keep their height, and the graphs shrink.
     let (graph_height, space_height) = if area.height < TALL { (2, 3) } else { (4, 4) };
     let lines = facts_of(now, drive.rates.back()).into_iter();
     let lines: Vec<_> = lines.map(|parts| Line::from(joined(parts, ", ", width))).collect();

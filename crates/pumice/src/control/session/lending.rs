@@ -12,8 +12,8 @@ use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::OpenOptions;
 use pumice_fuse::FuseMount;
 
-/// Maximum number of snapshots of a drive that are lent at the same time: each takes one of the
-/// clients.
+/// Maximum number of snapshots of a drive that are lent at the same time: each occupies one of the
+/// client connections.
 const LENT_MAX: u32 = 4;
 
 /// Pause between two attempts to unmount the file of a process that was killed, whose loop device

@@ -1,6 +1,6 @@
 //! Rolls back a drive that is served, and that no client uses.
 //!
-//! A client that has read the disk would know contents that the rollback replaces. The drive
+//! A client that has read the disk may have cached contents that the rollback replaces. The drive
 //! changes the disk in one step, and checks in that step whether there are clients. Clients that
 //! connect later read only the new disk.
 
@@ -40,7 +40,7 @@ pub(super) async fn roll_back(
             let is_unused = Rc::new(move || condition.check_unused());
             rolled = worker.roll_back_if(&name, deletes_newer, is_unused).await.map(Some);
         }
-        // Offers the snapshots again that still exist.
+        // Offers the remaining snapshots again.
         refresh(Some(exports), &all).await;
         Ok::<_, Error>((rolled?, newer))
     };

@@ -1,10 +1,10 @@
 // Charts of the last minutes or the last hour as SVG, and a map of the segments on a canvas. They
-// know only the numbers that they receive.
+// depend only on the numbers that they receive.
 
 const SVG = "http://www.w3.org/2000/svg";
 /** Time spans of a chart in seconds: the smallest that holds all samples is used. */
 const WINDOWS = [60, 120, 300, 900, 1800, 3600];
-/** Into how many parts the time axis of each is divided. */
+/** The number of parts of the time axis of each. */
 const PARTS = { 60: 4, 120: 4, 300: 5, 900: 3, 1800: 3, 3600: 4 };
 const LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 20;
 
@@ -165,7 +165,7 @@ export class LineChart {
   }
 }
 
-/** A line that is broken where a value is missing, or where none was taken for a while. */
+/** A line that is broken where a value is missing, or where there were no samples for a while. */
 function path({ times, spans, lines }, index, x, y) {
   let d = "", last = null;
   lines[index].forEach((value, at) => {
@@ -211,7 +211,7 @@ export class SegmentMap {
   /** The layout of the cells on the canvas. */
   layout() {
     const width = this.canvas.parentElement.clientWidth, count = this.map.cells.length;
-    // As large as fits into about 200 pixels of height, from 7 to 22 pixels.
+    // As large as fits in a height of about 200 pixels, from 7 to 22 pixels.
     const fit = Math.floor(Math.sqrt((width * 200) / Math.max(count, 1)));
     const size = Math.max(7, Math.min(22, fit));
     const columns = Math.max(1, Math.floor(width / size));

@@ -1,5 +1,5 @@
-// All drives of the server at a glance: a table with a line for each, the worst first, the choice
-// of one, and what the title of the page says of them.
+// All drives of the server at a glance: a table with a row for each, the worst first, the selection
+// of one, and their part of the page title.
 
 import { html } from "./chart.js";
 import * as figures from "./figures.js";
@@ -21,7 +21,7 @@ function judged({ drives, silent }) {
   return all.sort((one, other) => other.badness - one.badness);
 }
 
-/** The part of the title that counts what is wrong. */
+/** The part of the title that counts the problems. */
 function counted(all) {
   const failing = all.filter(({ badness }) => badness >= 2).length;
   const others = all.filter(({ badness }) => badness === 1).length;
@@ -60,7 +60,7 @@ export class Drives {
     const text = JSON.stringify(list);
     if (this.body.dataset.text === text) return;
     this.body.dataset.text = text;
-    // The focus survives the new rows.
+    // The new rows keep the focus.
     const focused = this.body.contains(document.activeElement)
       ? document.activeElement.dataset.drive : null;
     this.body.replaceChildren(...list.map((row) => line(row, address)));

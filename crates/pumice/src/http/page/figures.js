@@ -1,7 +1,7 @@
-// Numbers from snapshots: rates between two of them, quantiles and formatting. Pure: knows no
-// page.
+// Numbers from snapshots: rates between two of them, quantiles and formatting. Pure: independent of
+// the page.
 
-/** Latency buckets as the server has them: bucket n ends at 2^n microseconds; one more is open. */
+/** Latency buckets, as on the server: bucket n ends at 2^n microseconds; one more is open. */
 const BUCKETS = 25;
 
 /** The command names, in the order in which they are shown. */
@@ -67,10 +67,10 @@ export function rates(later, earlier) {
   return rate;
 }
 
-/** A handful of writes says nothing about how well data compresses. */
+/** A handful of writes does not show how well data compresses. */
 const enough = (bytesPerSecond, seconds) => bytesPerSecond * seconds >= 65536;
 
-/** What the charts show of one moment; `rate` as of `rates`, or null. */
+/** The point of the charts at one moment; `rate` is as returned by `rates`, or null. */
 export function point(time, rate) {
   if (!rate) return { time, span: 0 };
   const { read, write } = rate.commands;
@@ -95,19 +95,19 @@ export function points({ period, fields, points }) {
   });
 }
 
-/** How bad a drive is: 2 if it refuses writes, 1 if something else is wrong. */
+/** The badness of a drive: 2 if it refuses writes, 1 if something else is wrong. */
 export function badness(alerts) {
   return alerts.some((one) => one.refuses_writes) ? 2 : alerts.length > 0 ? 1 : 0;
 }
 
-/** What a drive saves of what it holds: the ratio and the bytes, or null. */
+/** The saving of a drive: the ratio and the bytes, or null. */
 export function saved({ mapped_bytes: mapped, live_bytes: stored }) {
   if (!(mapped > 0 && stored > 0)) return null;
   const ratio = mapped / stored;
   return [ratio >= 1000 ? "over 1000x" : `${ratio.toFixed(1)}x`, Math.max(0, mapped - stored)];
 }
 
-/** What hosts wrote and read of each drive between two snapshots, in bytes a second, by name. */
+/** The write and read rates of each drive between two snapshots, in bytes per second, by name. */
 export function speeds(later, earlier) {
   const speeds = new Map(), seconds = (later.now_ns - (earlier?.now_ns ?? 0)) / 1e9;
   if (!earlier || !(seconds > 0)) return speeds;
@@ -136,7 +136,7 @@ export function short(value) {
   return value.toFixed(3);
 }
 
-/** A number at an axis: round ones are short. */
+/** A number on an axis: round ones are short. */
 export const tick = (value) => (Math.abs(value) >= 1e4 ? short(value) : String(+value.toPrecision(3)));
 
 /** An integer with thousands separators. */
@@ -159,11 +159,11 @@ export function latency(seconds) {
   return [short(seconds), "s"];
 }
 
-/** A latency at an axis, which has room for six characters. */
+/** A latency on an axis, at most six characters long. */
 export const latencyTick = (seconds) =>
   latency(seconds).map((part) => part.replace(/\.0+$/, "")).join(" ");
 
-/** A length of time for people. */
+/** A human-readable duration. */
 export function span(seconds) {
   const year = 365.25 * 86400;
   if (seconds >= 1000 * year) return "more than 1,000 years";
@@ -174,7 +174,7 @@ export function span(seconds) {
   return `${Math.floor(seconds)} s`;
 }
 
-/** The last second of the year 9999: what a drive says may be anything. */
+/** The last second of the year 9999: a drive may report any time. */
 const LAST_SECOND = 253402300799;
 
 /** A time in UTC to the minute, or its day. */

@@ -1,6 +1,6 @@
-// The page: requests a snapshot once a second while it is visible, and updates the figures. Begins
-// with the drive that is worst, or the one that its address names, and with the last hour as the
-// server has kept it. Requests nothing while it is hidden or paused.
+// The page: requests a snapshot once a second while it is visible, and updates the figures. Starts
+// with the worst drive, or the one that its address names, and with the last hour as recorded by the
+// server. Requests nothing while it is hidden or paused.
 
 import { html, LineChart, SegmentMap, STATES } from "./chart.js";
 import { Drives } from "./drives.js";
@@ -14,7 +14,7 @@ const TILE_SECONDS = 5, LATENCY_SECONDS = 30;
 const MAP_EVERY = 3, PAST_EVERY = 60, RETAINED_EVERY = 10;
 /** Rows of the table of snapshots. */
 const RETAINED_MAX = 12;
-/** Spans of the charts in seconds; the first is that of an address that names none. */
+/** Spans of the charts in seconds; the first is the default. */
 const SPANS = ["300", "3600"];
 
 const $ = (id) => document.getElementById(id);
@@ -22,7 +22,7 @@ const put = (id, text) => {
   if ($(id).textContent !== text) $(id).textContent = text;
 };
 
-/** What the address of the page says: the drive and the span of the charts. */
+/** The parameters in the address of the page: the drive and the span of the charts. */
 const address = new URLSearchParams(location.search);
 let chosen = address.get("drive"), span = SPANS.find((one) => one === address.get("span")) ?? SPANS[0];
 /** Snapshots of the chosen drive, and the newest of all. */
@@ -93,20 +93,20 @@ function addressOf(drive) {
 
 const keepAddress = () => history.replaceState(null, "", addressOf(chosen));
 
-/** Forgets what was seen: another drive, or another life of the server. */
+/** Discards all points: for another drive, or after a restart of the server. */
 function forget() {
   [samples, retained, asked] = [[], [], 0];
   past.clear();
 }
 
-/** Takes the snapshot of the chosen drive; returns whether there is one. */
+/** Adds the snapshot of the chosen drive; returns whether there is one. */
 function take(snapshot) {
   const find = (name) => snapshot.drives.find((one) => one.name === name);
   const drive = find(chosen) ?? find(Drives.first(snapshot));
   if (!drive) return false;
   const now = { now_ns: snapshot.now_ns, drive, time: snapshot.now_ns / 1e9 };
   const before = samples.at(-1);
-  // After a restart, or for another drive, clock or counters start again.
+  // After a restart, or for another drive, the clock or the counters start again.
   if (before && (before.time >= now.time || before.drive.name !== drive.name)) forget();
   chosen = drive.name;
   const last = samples.at(-1);
@@ -177,7 +177,7 @@ function say(lines) {
   $("alerts").dataset.text = text;
   $("alerts").replaceChildren(...lines.map(([head, words]) => {
     const sentence = words.charAt(0).toUpperCase() + words.slice(1);
-    // Commands stand between backticks.
+    // Commands are between backticks.
     const parts = sentence.split("`").map((part, at) => at % 2 === 1 ? html("code", {}, part) : part);
     return html("li", {}, html("strong", {}, head), ...parts);
   }));
@@ -393,7 +393,7 @@ function schedule(wait) {
   if (!paused && document.visibilityState === "visible") timer = setTimeout(step, wait);
 }
 
-/** Goes on after a while in which nothing was requested: the server has kept what was missed. */
+/** Continues after a pause: the server has recorded the missed points. */
 function resume() {
   asked = 0;
   schedule(0);

@@ -1,9 +1,9 @@
-// What the charts show of a drive: the last minutes, second by second, as this page has seen them,
-// and before that what the server has kept.
+// The points of the charts of a drive: the last minutes, second by second, as recorded by this page,
+// and before that, as recorded by the server.
 
 import * as figures from "./figures.js";
 
-/** How far back the points of this page go; older ones are the server's. */
+/** The span of the points of this page; older points are from the server. */
 const RECENT_SECONDS = 300;
 
 export class Past {
@@ -11,17 +11,17 @@ export class Past {
     this.clear();
   }
 
-  /** Forgets everything: another drive, or another life of the server. */
+  /** Discards everything: for another drive, or after a restart of the server. */
   clear() {
     [this.kept, this.recent] = [[], []];
   }
 
-  /** Takes what the server has kept. */
+  /** Adds the points recorded by the server. */
   keep(answer) {
     this.kept = figures.points(answer);
   }
 
-  /** Adds what happened since the last call. */
+  /** Adds the point since the last call. */
   add(time, rate) {
     this.recent.push(figures.point(time, rate));
     while (this.recent[0].time < time - RECENT_SECONDS) this.recent.shift();
