@@ -223,7 +223,9 @@ async fn check_recovered(
         }
         false => Reader::new(medium, superblock),
     };
-    let mut check = Check { medium, superblock, reader, core, watermark, report };
+    let (decompressor, frame) = (Decompressor::new(), Vec::new());
+    let mut check =
+        Check { medium, superblock, reader, core, watermark, decompressor, frame, report };
     check.reap().await?;
     let Counted { by_map, by_use } = check.check_map().await?;
     check.check_accounting(&by_map);
@@ -285,8 +287,14 @@ struct Check<'a> {
     core: Core,
     /// Up to this batch, every copy contains every batch.
     watermark: SeqNo,
+    decompressor: Decompressor,
+    /// The last frame that was decoded.
+    frame: Vec<u8>,
     report: CheckReport,
 }
+
+/// Where records of metadata begin.
+type MetadataOffsets = BTreeSet<(SegmentId, u32)>;
 
 impl Check<'_> {
     /// Loads a leaf and reports any error. Returns whether the leaf is in memory.
@@ -392,8 +400,7 @@ impl Check<'_> {
         counted: &BTreeMap<SegmentUse, u64>,
         progress: &mut dyn FnMut(Checked),
     ) -> Result<()> {
-        let mut decompressor = Decompressor::new();
-        let mut frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
+        self.frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
         let used = self.core.space().used();
         let used =
             used.map(|UsedSegment { segment, generation, .. }| SegmentUse { segment, generation });
@@ -401,7 +408,7 @@ impl Check<'_> {
         let used: BTreeSet<_> = used.chain(counted.keys().copied()).collect();
         let segments_total = used.len() as u64;
         let metadata = self.core.metadata().into_iter();
-        let metadata: BTreeSet<_> = metadata.map(|place| (place.segment, place.offset)).collect();
+        let metadata = metadata.map(|place| (place.segment, place.offset)).collect();
         for (segments, used) in (1..).zip(used) {
             let SegmentUse { segment, generation } = used;
             let shape = self.superblock.shape();
@@ -409,27 +416,10 @@ impl Check<'_> {
             let mut scan = SegmentScan::new(self.medium, uuid, &shape, segment, generation);
             let mut missing_blocks = counted.get(&used).copied().unwrap_or(0);
             while let Some((header, body)) = scan.next().await {
-                self.report.batches += 1;
-                let mut live_records = Vec::new();
-                for found in records(self.medium.cipher(), &header, body) {
-                    // The subsequent records are reported as missing below.
-                    let Ok(found) = found else { break };
-                    self.report.records += 1;
-                    let live = self.live_blocks(&found).await?;
-                    if live > 0 {
-                        missing_blocks -= live.min(missing_blocks);
-                        self.report.frames += 1;
-                        let checked = self.check_frame(&found, &mut decompressor, &mut frame).await;
-                        if let Err(error) = checked {
-                            self.report.add(&error, Some(found.record.lba_range()));
-                        }
-                    }
-                    if live > 0 || metadata.contains(&(segment, found.place.offset)) {
-                        live_records.push(found);
-                    }
-                }
-                self.check_copies(&header, &live_records).await;
-                if !live_records.is_empty() && scan.is_from_echo() {
+                let (live_records, live_blocks) =
+                    self.check_batch(&header, body, &metadata).await?;
+                missing_blocks = missing_blocks.saturating_sub(live_blocks);
+                if live_records > 0 && scan.is_from_echo() {
                     let what = "headers of a batch are damaged, and frames in it may fail to be \
                                 read: a scrub rewrites its live data";
                     let error = Error::new(ErrorKind::Corrupt, what).in_segment(segment);
@@ -448,20 +438,45 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Checks the live records of a batch, and its copies; returns the number of these records and
+    /// of their live blocks.
+    async fn check_batch(
+        &mut self,
+        header: &BatchHeader,
+        body: &[u8],
+        metadata: &MetadataOffsets,
+    ) -> Result<(usize, u64)> {
+        self.report.batches += 1;
+        let (mut live_records, mut live_blocks) = (Vec::new(), 0);
+        for found in records(self.medium.cipher(), header, body) {
+            // The blocks of the records that follow are missed at the end of the segment.
+            let Ok(found) = found else { break };
+            self.report.records += 1;
+            let blocks = self.live_blocks(&found).await?;
+            if blocks > 0 {
+                live_blocks += blocks;
+                self.report.frames += 1;
+                if let Err(error) = self.check_frame(&found).await {
+                    self.report.add(&error, Some(found.record.lba_range()));
+                }
+            }
+            if blocks > 0 || metadata.contains(&(header.segment, found.place.offset)) {
+                live_records.push(found);
+            }
+        }
+        self.check_copies(header, &live_records).await;
+        Ok((live_records.len(), live_blocks))
+    }
+
     /// Checks a frame; on a mirror, in the first copy in which it is whole.
-    async fn check_frame(
-        &self,
-        found: &Found<'_>,
-        decompressor: &mut Decompressor,
-        frame: &mut [u8],
-    ) -> Result<()> {
+    async fn check_frame(&mut self, found: &Found<'_>) -> Result<()> {
         let cipher = self.medium.cipher();
         let mut whole = None;
         if self.medium.copies().len() > 1 && !found.is_whole() {
             whole = whole_record(self.medium, &self.superblock.shape(), found).await;
         }
         let found = Found { bytes: whole.as_deref().unwrap_or(found.bytes), ..*found };
-        check_frame(cipher, &found, decompressor, frame)?;
+        check_frame(cipher, &found, &mut self.decompressor, &mut self.frame)?;
         self.check_table(&found)
     }
 
