@@ -70,6 +70,33 @@ enum Step {
     Nothing,
 }
 
+/// The state of a victim after everything that can be moved out of it was moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Emptied {
+    /// It has no live bytes.
+    Whole,
+    /// Frames are left that cannot be read now.
+    Unreadable,
+    /// Every record was found, and none is live: the live bytes may be those of a lost leaf.
+    Unnamed,
+    /// Something in it, or a leaf that maps it, is damaged.
+    Damaged,
+}
+
+impl Emptied {
+    /// Judges a victim by its live bytes; `is_found` if it holds frames and each was found.
+    fn of(live_bytes: u32, is_found: bool, mover: &Mover<'_>) -> Self {
+        if live_bytes == 0 {
+            return Self::Whole;
+        }
+        match (mover.has_unreadable, is_found && !mover.has_left) {
+            (true, _) => Self::Unreadable,
+            (false, true) => Self::Unnamed,
+            (false, false) => Self::Damaged,
+        }
+    }
+}
+
 impl Drive {
     /// Empties and frees segments until the drive closes.
     pub(crate) async fn run_gc(&self) {
@@ -214,12 +241,7 @@ impl Drive {
     /// Moves everything live out of a segment. Frames that cannot be read are given up if enough
     /// time has passed since the first attempt, or as a last resort.
     async fn empty_victim_as(&self, segment: SegmentId, is_last_resort: bool) -> Result<()> {
-        // The scan would not find a batch that is still in flight.
-        let last_seq = self.core().space().last_seq(segment);
-        let is_written = |core: &mut Core| {
-            (core.log().written_seq() >= last_seq || core.must_end()).then_some(())
-        };
-        self.wait_for(&self.queues.progress, is_written).await;
+        self.until_written(segment).await;
         let superblock: Superblock = self.core().superblock().clone();
         let victim = self.with_core(|core| core.begin_victim(segment));
         let mut mover = Mover::new(self, self.reason_to_move(segment, is_last_resort));
@@ -236,11 +258,10 @@ impl Drive {
             }
             self.scan_victim(&superblock, &victim, &mut mover, false).await?;
         }
-        let left_bytes = self.with_core(|core| {
+        let (left_bytes, stream) = self.with_core(|core| {
             core.victim_scanned(segment);
-            core.space().live_bytes_of(segment)
+            (core.space().live_bytes_of(segment), core.space().stream(segment))
         });
-        let stream = self.core().space().stream(segment);
         if stream == Stream::Meta && left_bytes > 0 && !self.core().must_stop_collecting(segment) {
             self.rewrite_metadata_in(segment).await;
             self.checkpoint().await?;
@@ -249,31 +270,41 @@ impl Drive {
             return Ok(());
         }
         // Reap trims that arrived in the meantime.
-        let is_left = self.reap_for(REAP_NS).await?;
-        let left_bytes = self.core().space().live_bytes_of(segment);
-        if is_left {
+        if self.reap_for(REAP_NS).await? {
             // The rest may be dead.
             return Ok(());
         }
-        if mover.reason == MoveReason::GiveUp {
-            self.with_core(|core| core.reclaim_mut().forget_unreadable(segment));
-        } else if mover.has_unreadable && left_bytes > 0 {
-            let now_ns = self.clock.now_ns();
-            self.with_core(|core| core.note_unreadable(segment, now_ns));
-        }
-        let is_scanned = stream != Stream::Meta && is_whole;
-        let is_scanned = is_scanned && !mover.has_left && !mover.has_unreadable;
-        let is_forgotten = |core: &mut Core| is_scanned && core.forget_live(segment);
-        if left_bytes > 0 && !self.with_core(is_forgotten) {
+        let now_ns = self.clock.now_ns();
+        self.with_core(|core| {
+            let live_bytes = core.space().live_bytes_of(segment);
+            if mover.reason == MoveReason::GiveUp {
+                core.reclaim_mut().forget_unreadable(segment);
+            }
+            match Emptied::of(live_bytes, stream != Stream::Meta && is_whole, &mover) {
+                Emptied::Whole => return,
+                Emptied::Unnamed if core.forget_live(segment) => return,
+                Emptied::Unreadable => core.note_unreadable(segment, now_ns),
+                Emptied::Unnamed | Emptied::Damaged => {}
+            }
             tracing::warn!(
                 %segment,
-                live_bytes = left_bytes,
+                live_bytes,
                 "a segment cannot be emptied for now, because something in it is damaged or cannot \
                  be read; a check lists the damage"
             );
-            self.with_core(|core| core.set_stuck(segment));
-        }
+            core.set_stuck(segment);
+        });
         Ok(())
+    }
+
+    /// Waits for the batches of a segment that are still in flight, which a scan would not find,
+    /// unless garbage collection must end. Returns the number of the last one.
+    pub(super) async fn until_written(&self, segment: SegmentId) -> SeqNo {
+        let last_seq = self.core().space().last_seq(segment);
+        let is_written = |core: &mut Core| {
+            (core.log().written_seq() >= last_seq || core.must_end()).then_some(last_seq)
+        };
+        self.wait_for(&self.queues.progress, is_written).await
     }
 
     /// Returns the reason for moving a segment's records. Unreadable frames are tried a last time

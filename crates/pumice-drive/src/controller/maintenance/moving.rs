@@ -64,13 +64,26 @@ pub(crate) struct Mover<'a> {
     pub(super) has_unreadable: bool,
 }
 
-/// The outcome of reading a payload again.
-enum Reread {
+/// The payload of a record, read again or restored if it looked damaged.
+pub(super) enum Reread {
+    /// The record was found with its payload whole.
+    NotNeeded,
     Whole(Vec<u8>),
     /// Its bytes are wrong.
     Damaged,
     /// The medium does not return them.
     Unreadable,
+}
+
+impl Reread {
+    /// Returns the payload of the record that was `found`, if it is whole.
+    pub(super) fn whole<'a>(&'a self, found: &'a Found<'_>) -> Option<&'a [u8]> {
+        match self {
+            Self::NotNeeded => Some(found.payload()),
+            Self::Whole(payload) => Some(payload),
+            Self::Damaged | Self::Unreadable => None,
+        }
+    }
 }
 
 /// A frame to be moved.
@@ -166,31 +179,21 @@ impl<'a> Mover<'a> {
                     record_bytes: found.record.record_bytes(),
                     blocks: blocks_of_frame(lba_count.into()),
                 };
-                let is_whole =
-                    |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
-                let again = if is_whole(found.payload()) {
-                    None
-                } else {
-                    match self.read_again(found, is_whole).await {
-                        Reread::Whole(payload) => Some(payload),
-                        Reread::Damaged => None,
-                        Reread::Unreadable if self.reason == MoveReason::GiveUp => {
-                            tracing::warn!(
-                                segment = %found.place.segment,
-                                %lba,
-                                "giving up an unreadable frame: blocks that cannot be verified \
-                                 without it are lost"
-                            );
-                            None
-                        }
-                        Reread::Unreadable => {
-                            self.has_unreadable = true;
-                            return Ok(());
-                        }
+                let again = self.payload_again(found).await;
+                if matches!(again, Reread::Unreadable) {
+                    if self.reason != MoveReason::GiveUp {
+                        self.has_unreadable = true;
+                        return Ok(());
                     }
-                };
-                let payload = again.as_deref().unwrap_or(found.payload());
-                let is_whole = is_whole(payload);
+                    tracing::warn!(
+                        segment = %found.place.segment,
+                        %lba,
+                        "giving up an unreadable frame: blocks that cannot be verified without it \
+                         are lost"
+                    );
+                }
+                let whole = again.whole(found);
+                let (payload, is_whole) = (whole.unwrap_or(found.payload()), whole.is_some());
                 let generation = found.place.generation;
                 let sources = sources_of(seq, found, self.drive.medium.cipher());
                 let frame =
@@ -202,32 +205,21 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Reads the payload of a data record again, or restores it, if it is damaged.
-    pub(super) async fn payload_again(&self, found: &Found<'_>) -> Result<Option<Vec<u8>>, ()> {
-        let Record::Data { payload_checksum, .. } = found.record else { return Err(()) };
-        let is_whole =
-            |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
-        if is_whole(found.payload()) {
-            return Ok(None);
-        }
-        match self.read_again(found, is_whole).await {
-            Reread::Whole(payload) => Ok(Some(payload)),
-            Reread::Damaged | Reread::Unreadable => Err(()),
-        }
-    }
-
     /// Returns whether the damaged payload of a data record can be read again, or restored.
     pub(crate) async fn can_restore(&self, found: &Found<'_>) -> bool {
-        let Record::Data { payload_checksum, .. } = found.record else { return false };
-        let is_whole =
-            |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
-        matches!(self.read_again(found, is_whole).await, Reread::Whole(_))
+        matches!(self.payload_again(found).await, Reread::Whole(_))
     }
 
     /// Reads a payload that looks damaged again: the fault may have been in the read, and a copy
     /// would make it permanent. A payload that is damaged on the medium is restored from the
     /// batch's parity.
-    async fn read_again(&self, found: &Found<'_>, is_whole: impl Fn(&[u8]) -> bool) -> Reread {
+    pub(super) async fn payload_again(&self, found: &Found<'_>) -> Reread {
+        let Record::Data { payload_checksum, .. } = found.record else { return Reread::NotNeeded };
+        let is_whole =
+            |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
+        if is_whole(found.payload()) {
+            return Reread::NotNeeded;
+        }
         let mut outcome = Reread::Unreadable;
         let drive = self.drive;
         let RecordAddress { segment, offset, .. } = found.place;

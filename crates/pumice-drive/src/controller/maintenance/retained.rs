@@ -143,12 +143,7 @@ impl Drive {
         if self.core().space().stream(segment) == Stream::Meta {
             return Box::pin(self.empty_kept_metadata(segment)).await;
         }
-        // The scan would not find a batch that is still in flight.
-        let last_seq = self.core().space().last_seq(segment);
-        let is_written = |core: &mut Core| {
-            (core.log().written_seq() >= last_seq || core.must_end()).then_some(())
-        };
-        self.wait_for(&self.queues.progress, is_written).await;
+        let last_seq = self.until_written(segment).await;
         let Some(emptying) = self.core().begin_emptying(segment) else { return Ok(()) };
         self.with_core(|core| core.begin_victim(segment));
         let mut mover = Mover::new(self, MoveReason::Empty);
@@ -353,11 +348,11 @@ impl Mover<'_> {
         {
             return Ok(());
         }
-        let Ok(again) = self.payload_again(found).await else {
+        let again = self.payload_again(found).await;
+        let Some(payload) = again.whole(found) else {
             self.has_left = true;
             return Ok(());
         };
-        let payload = again.as_deref().unwrap_or(found.payload());
         let generation = found.place.generation;
         let is_whole = true;
         let frame = Frame { lba, generation, encoding, payload, payload_checksum, place, is_whole };
