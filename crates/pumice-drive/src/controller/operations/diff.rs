@@ -159,35 +159,30 @@ impl Drive {
         let mut runs = Vec::new();
         while at < end {
             let (lba, last) = (at / block, end.div_ceil(block));
-            let (count, changed) = match self.next_difference(Some(earlier), lba) {
-                Some(next) => (next - lba, None),
-                None => {
-                    self.sweep_differing(Some(earlier), lba, &mut sweep).await;
-                    if ages.is_none() && self.compare_leaf(earlier, lba..last, &mut runs) {
-                        for Compared { bytes, changed } in runs.drain(..) {
-                            let bytes = (at / block * block + bytes).min(end) - at;
-                            if !visit(Compared { bytes, changed }) {
-                                return Ok(());
-                            }
-                            at += bytes;
-                        }
-                        continue;
-                    }
+            let run =
+                |blocks: u64, changed| Compared { bytes: blocks.min(last - lba) * block, changed };
+            if let Some(next) = self.next_difference(Some(earlier), lba) {
+                runs.push(run(next - lba, None));
+            } else {
+                self.sweep_differing(Some(earlier), lba, &mut sweep).await;
+                if ages.is_some() || !self.compare_leaf(earlier, lba..last, &mut runs) {
+                    runs.clear();
                     let old = earlier.piece(lba).await?;
                     // Read now, at the moment of the comparison.
                     let new = self.piece(lba).await?;
-                    let ages = &mut ages;
-                    let (blocks, is_same) = self.same((earlier, ages), lba, &old, &new).await;
-                    (blocks, (!is_same).then(|| content_of(&new)))
+                    let (blocks, is_same) = self.same((earlier, &mut ages), lba, &old, &new).await;
+                    runs.push(run(blocks, (!is_same).then(|| content_of(&new))));
                 }
-            };
-            let bytes = (lba + count.min(last - lba)) * block - at;
-            let bytes = bytes.min(end - at);
-            assert!(bytes > 0, "a comparison of disks makes progress");
-            if !visit(Compared { bytes, changed }) {
-                return Ok(());
             }
-            at += bytes;
+            for Compared { bytes, changed } in runs.drain(..) {
+                // The first run may begin, and the last end, within a block.
+                let bytes = (at / block * block + bytes).min(end) - at;
+                assert!(bytes > 0, "a comparison of disks makes progress");
+                if !visit(Compared { bytes, changed }) {
+                    return Ok(());
+                }
+                at += bytes;
+            }
         }
         Ok(())
     }
