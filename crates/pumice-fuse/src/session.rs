@@ -186,15 +186,13 @@ impl Session {
                     return self.device.reply_error(unique, errno);
                 }
                 let length = range.len();
-                if let Some(result) = self.disk.try_write(offset, &buffer[range.clone()]) {
-                    return match result {
-                        Ok(()) if length <= SHORT_BYTES => {
-                            replies.push(WriteReply::new(unique, length))
-                        }
-                        result => self.device.reply_to_write(unique, length, result),
-                    };
+                match self.disk.try_write(offset, &buffer[range.clone()]) {
+                    Some(Ok(())) if length <= SHORT_BYTES => {
+                        return replies.push(WriteReply::new(unique, length));
+                    }
+                    Some(result) => return self.device.reply_to_write(unique, length, result),
+                    None => Work::Write { offset, payload: self.payloads.keep(buffer, range) },
                 }
-                Work::Write { offset, payload: self.payloads.keep(buffer, range) }
             }
             Asked::Read { offset, length } => {
                 // The kernel writes no more than the limit that it was given.

@@ -212,31 +212,31 @@ impl Server {
     async fn accept_clients(self: &Rc<Self>, listener: &Listener) {
         let Shared { runtime, changed, stage, .. } = &*self.shared;
         loop {
-            match self.accept(listener).await {
-                None => return,
-                Some(Ok(socket)) => match listener.prepare(&socket) {
-                    Ok(()) => {
-                        let caller = self.caller(socket);
-                        if self.is_peer_full(&caller) {
-                            let reason = "too many connections of this peer";
-                            self.shared.note_refused(&caller, None, reason);
-                            continue;
-                        }
-                        let may_enter = || stage.get() != Stage::Open || self.make_room();
-                        changed.wait_for(|| may_enter().then_some(())).await;
-                        if stage.get() == Stage::ShuttingDown {
-                            return;
-                        }
-                        self.admit(caller);
-                    }
-                    Err(error) => tracing::debug!(%error, "client disconnected at once"),
-                },
-                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Some(Err(error)) => {
+            let Some(accepted) = self.accept(listener).await else { return };
+            let socket = match accepted {
+                Ok(socket) => socket,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection: retrying");
                     runtime.sleep_ns(ACCEPT_RETRY_NS).await;
+                    continue;
                 }
+            };
+            if let Err(error) = listener.prepare(&socket) {
+                tracing::debug!(%error, "client disconnected at once");
+                continue;
             }
+            let caller = self.caller(socket);
+            if self.is_peer_full(&caller) {
+                self.shared.note_refused(&caller, None, "too many connections of this peer");
+                continue;
+            }
+            let may_enter = || stage.get() != Stage::Open || self.make_room();
+            changed.wait_for(|| may_enter().then_some(())).await;
+            if stage.get() == Stage::ShuttingDown {
+                return;
+            }
+            self.admit(caller);
         }
     }
 

@@ -534,19 +534,16 @@ impl Link {
     ) -> Option<T> {
         let mut work = pin!(work);
         loop {
-            match select(work.as_mut(), pin!(self.runtime.sleep_ns(PROGRESS_NS))).await {
-                Either::Left((result, _)) => return Some(result),
-                Either::Right(_) => {
-                    let report = Answer::Progress(progress());
-                    // The work continues while the client reads.
-                    match select(work.as_mut(), pin!(self.send(&report))).await {
-                        Either::Left((result, sending)) => {
-                            return sending.await.then_some(result);
-                        }
-                        Either::Right((true, _)) => {}
-                        Either::Right((false, _)) => return None,
-                    }
-                }
+            let pause = pin!(self.runtime.sleep_ns(PROGRESS_NS));
+            if let Either::Left((result, _)) = select(work.as_mut(), pause).await {
+                return Some(result);
+            }
+            let report = Answer::Progress(progress());
+            // The work continues while the client reads.
+            match select(work.as_mut(), pin!(self.send(&report))).await {
+                Either::Left((result, sending)) => return sending.await.then_some(result),
+                Either::Right((true, _)) => {}
+                Either::Right((false, _)) => return None,
             }
         }
     }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join_all};
+use futures_util::future::{FutureExt, OptionFuture, join_all};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Sleep, sleep};
 
@@ -228,29 +228,24 @@ impl Answerer {
                     let drive = watch.find(&name);
                     let _ = answer.send(drive.map(|drive| drive.segment_map(cells_max)));
                 }
-                Ask::Snapshots(name, answer) => match watch.find(&name) {
-                    None => {
-                        let _ = answer.send(None);
-                    }
-                    Some(drive) => {
-                        let clock = runtime.clone();
-                        runtime.spawn(async move {
-                            let begun_ns = clock.now_ns();
-                            let listed = drive.snapshots().await;
-                            let taken = Duration::from_nanos(clock.now_ns() - begun_ns);
-                            let _ = answer.send(Some(MadeList(listed, taken)));
-                        });
-                    }
-                },
-                Ask::Act(name, action, answer) => match watch.find(&name) {
-                    None => {
-                        let _ = answer.send(None);
-                    }
-                    // Other questions are answered in the meantime.
-                    Some(drive) => runtime.spawn(async move {
-                        let _ = answer.send(Some(drive.act(action).await));
-                    }),
-                },
+                // The next two wait for the drive; other questions are answered in the meantime.
+                Ask::Snapshots(name, answer) => {
+                    let (drive, clock) = (watch.find(&name), runtime.clone());
+                    runtime.spawn(async move {
+                        let begun_ns = clock.now_ns();
+                        let listing = drive.map(|drive| async move { drive.snapshots().await });
+                        let listed = OptionFuture::from(listing).await;
+                        let taken = Duration::from_nanos(clock.now_ns() - begun_ns);
+                        let _ = answer.send(listed.map(|listed| MadeList(listed, taken)));
+                    });
+                }
+                Ask::Act(name, action, answer) => {
+                    let drive = watch.find(&name);
+                    runtime.spawn(async move {
+                        let acting = drive.map(|drive| async move { drive.act(action).await });
+                        let _ = answer.send(OptionFuture::from(acting).await);
+                    });
+                }
             }
         }
     }
