@@ -126,7 +126,7 @@ pub use codec::{Codec, Workers};
 pub use controller::{
     Allocation, Compacted, Content, Drive, Extent, Info, Memory, NewKeys, OpenOptions, Operations,
     Overview, Rekeyed, Resize, Resized, ScrubReport, SegmentMap, SettingsChange, SettingsChanged,
-    Spec, StoredSettings, create,
+    Spec, StoredSettings, WARN_THRESHOLDS_MAX, create,
 };
 #[doc(inline)]
 pub use media::file::{FileMedium, FileOptions};

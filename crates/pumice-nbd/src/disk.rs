@@ -141,7 +141,7 @@ pub trait Disk {
 
 impl Disk for Drive {
     fn ending(&self) {
-        self.ending();
+        self.announce_close();
     }
 
     fn size_bytes(&self) -> u64 {

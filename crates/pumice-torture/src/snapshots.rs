@@ -561,7 +561,7 @@ impl World {
         };
         let open = async |name: &str| {
             let clock = self.scene.runtime.clone();
-            let options = OpenOptions { bookmark: true, ..self.options };
+            let options = OpenOptions { incomplete: true, ..self.options };
             Drive::open_snapshot(layers.clone(), clock.clock(), name, options).await
         };
         let earlier = open(&bookmark.name).await.map_err(failed)?;

@@ -362,7 +362,7 @@ impl World {
         };
         let notes = self.receiving.random.random();
         let (bytes, clock) = (&transfer.bytes[..end.at], runtime.clock());
-        let options = OpenOptions { partial: true, ..self.options };
+        let options = OpenOptions { incomplete: true, ..self.options };
         let receiving = async {
             let drive = Drive::open(Rc::new(medium), clock, options).await?;
             copy.layers.set_plan(end.faults.clone().unwrap_or_default());
@@ -472,7 +472,7 @@ fn broken(promised: &str, error: &Error) -> Mismatch {
 }
 
 fn even_a_part() -> OpenOptions {
-    OpenOptions { partial: true, ..OpenOptions::default() }
+    OpenOptions { incomplete: true, ..OpenOptions::default() }
 }
 
 /// Draws how an attempt ends, if it ends before the end of the transfer of `len` bytes.

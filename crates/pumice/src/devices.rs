@@ -241,9 +241,6 @@ async fn rebuild(
     _copying: &Copying<'_, FileMedium>,
 ) -> Result<()> {
     let copy = async |segment, range, show: &mut dyn FnMut(u32, &[u8])| {
-        if drive.is_ending() {
-            return Err(Error::new(ErrorKind::Interrupted, "the drive is closing"));
-        }
         array.copy(segment, range, show).await
     };
     drive.copy_in_use(|bytes| array.begin_progress(bytes), copy).await?;

@@ -37,10 +37,9 @@ pub const COMPACT_PERCENT_DEFAULT: u32 = 20;
 pub struct OpenOptions {
     /// Refuse writes and change nothing on the medium.
     pub read_only: bool,
-    /// Open the disk even while it contains only a part of a snapshot that is being received.
-    pub partial: bool,
-    /// Also open a bookmark: its disk can be compared with later ones, but not read.
-    pub bookmark: bool,
+    /// Open a disk even if some of its data is missing: one that contains only a part of a snapshot
+    /// that is being received, or that of a bookmark, which can be compared but not read.
+    pub incomplete: bool,
     /// Approximate bytes of the map's leaves to cache in memory. With less than a few MiB,
     /// checkpoints are frequent, and batches short; with less than 1 MiB, garbage collection of a
     /// drive that is half full may gain nothing, and writes wait.
@@ -66,8 +65,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             read_only: false,
-            partial: false,
-            bookmark: false,
+            incomplete: false,
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             read_cache_bytes: READ_CACHE_BYTES_DEFAULT,
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,

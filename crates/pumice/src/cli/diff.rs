@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let open = |path, options| open::drive(&runtime, path, options);
-    let from = open(&args.from, OpenOptions { bookmark: true, ..options })?;
+    let from = open(&args.from, OpenOptions { incomplete: true, ..options })?;
     let to = open(later, options)?;
     let mut shown = Shown { size_bytes: to.size_bytes(), ..Shown::default() };
     let visit = |Changed { offset, bytes, content }: Changed| {

@@ -120,8 +120,7 @@ impl Opening {
         };
         OpenOptions {
             read_only: self.read_only,
-            partial: false,
-            bookmark: false,
+            incomplete: false,
             map_cache_bytes: self.map_cache as usize,
             read_cache_bytes: self.cache as usize,
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,

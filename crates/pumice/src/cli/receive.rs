@@ -184,7 +184,7 @@ fn advice(path: &str, token: Option<Token>, lacks_room: bool) -> String {
 }
 
 fn options(read_only: bool) -> OpenOptions {
-    OpenOptions { read_only, partial: true, compact_percent: None, ..OpenOptions::default() }
+    OpenOptions { read_only, incomplete: true, compact_percent: None, ..OpenOptions::default() }
 }
 
 /// Prints the position from which an interrupted receive continues.

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let path = args.path.as_path();
     let served = |client| ask(client, path, wanted).map(Some);
     // A receive that ran out of space may need the new space.
-    let options = OpenOptions { partial: true, ..OpenOptions::default() };
+    let options = OpenOptions { incomplete: true, ..OpenOptions::default() };
     let open = |runtime: &Runtime| open::alone(runtime, path, options);
     let resize = |runtime: &Runtime, drive: &Rc<Drive>| resize(runtime, drive, wanted);
     let resized = open::served_or_closed(path, served, open, resize)?;

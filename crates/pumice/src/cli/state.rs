@@ -133,7 +133,7 @@ fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
 /// Opens a drive read-only and reads additional data with `read`.
 fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, T, State)> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+    let options = OpenOptions { read_only: true, incomplete: true, ..OpenOptions::default() };
     let access = Access { absent: Absent::AndApart, ..Access::new(true) };
     let drive = open::alone_as(&runtime, path, &access, options)?;
     let (mut info, more) = (drive.info(), read(&drive));

@@ -171,12 +171,12 @@ async fn open(drive: &Rc<Drive>, wanted: &Wanted) -> Result<(u64, Open, Option<O
     Ok((start, disk, base))
 }
 
-/// Opens a snapshot, or a bookmark.
-async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, bookmark: bool) -> Result<Open> {
+/// Opens a snapshot; a bookmark, which is `incomplete`, if that is accepted.
+async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, incomplete: bool) -> Result<Open> {
     let options = OpenOptions {
         map_cache_bytes: MAP_CACHE_BYTES,
         read_cache_bytes: 0,
-        bookmark,
+        incomplete,
         ..OpenOptions::default()
     };
     let disk = drive.view(&info.name, options).await?;

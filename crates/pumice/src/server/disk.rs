@@ -181,8 +181,8 @@ impl View {
         let options = OpenOptions {
             map_cache_bytes: MAP_CACHE_BYTES,
             read_cache_bytes: 0,
-            // For comparison; its data is never requested.
-            bookmark: true,
+            // A bookmark for comparison; its data is never requested.
+            incomplete: true,
             ..OpenOptions::default()
         };
         let opened = views.drive.view(&self.name, options).await?;
@@ -282,7 +282,7 @@ impl ServedDisk {
 impl Disk for ServedDisk {
     fn ending(&self) {
         if let Self::Drive(drive, _) = self {
-            drive.ending();
+            drive.announce_close();
         }
     }
 

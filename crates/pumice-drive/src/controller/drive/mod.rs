@@ -231,11 +231,6 @@ impl Drive {
         self.options.read_only
     }
 
-    /// Returns whether the drive is being closed, so that long work should end.
-    pub fn is_ending(&self) -> bool {
-        self.core().is_ending()
-    }
-
     /// Returns the identity of the drive.
     pub fn uuid(&self) -> uuid::Uuid {
         self.core().superblock().uuid
@@ -260,6 +255,8 @@ impl Drive {
 
     /// Waits until more than `seen` snapshots that yield were given up since the opening because
     /// the host needed their space. Returns their number; `None` once the drive is closing.
+    // For the server, which withdraws their exports: others compare `snapshots`.
+    #[doc(hidden)]
     pub async fn snapshots_given_up(&self, seen: u64) -> Option<u64> {
         let more = || Some(self.core().snapshots().given_up()).filter(|&count| count > seen);
         let ending = || self.core().is_ending().then_some(());

@@ -129,7 +129,7 @@ impl Drive {
         for problem in &loaded.problems {
             tracing::warn!(error = %problem.chain(), "a superblock slot is damaged");
         }
-        if !options.partial && loaded.stored.superblock.receiving.is_some() {
+        if !options.incomplete && loaded.stored.superblock.receiving.is_some() {
             let what = "its disk holds a part of a snapshot that is being received: receive the \
                         rest, or discard the part with a rollback to the newest snapshot";
             return Err(Error::new(ErrorKind::InvalidInput, what).with_remedy(Remedy::Resume));
@@ -230,7 +230,7 @@ impl Drive {
     /// Announces that the drive is about to be closed, before its last requests have ended, so that
     /// none of them waits long for remote storage, such as a bucket. See
     /// [`Remote::ending`](crate::media::Remote::ending).
-    pub fn ending(&self) {
+    pub fn announce_close(&self) {
         // A view uses the medium of a drive that stays open.
         if let (None, Some(remote)) = (&self.lease, self.medium.as_remote()) {
             remote.ending();
@@ -256,7 +256,7 @@ impl Drive {
     }
 
     async fn close_with(&self, ending: Ending) -> Result<()> {
-        self.ending();
+        self.announce_close();
         self.with_core(Core::end);
         self.queues.ending.wake_all();
         self.ahead.wanted.wake_all();

@@ -22,12 +22,12 @@ use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{Snapshot, Superblock};
 use crate::media::AnyMedium;
 
-/// Checks that a snapshot has data, or that the options accept a bookmark.
+/// Checks that a snapshot has data, or that the options accept a bookmark, which has none.
 ///
 /// # Errors
 /// `InvalidInput`.
 pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> Result<()> {
-    if options.bookmark || !entry.is_bookmark {
+    if options.incomplete || !entry.is_bookmark {
         return Ok(());
     }
     let what = format!(

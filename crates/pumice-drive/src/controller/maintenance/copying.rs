@@ -24,7 +24,7 @@ use super::super::log::segment_scan::SegmentScan;
 use super::super::log::{FIRST_BATCH_OFFSET, UNIT, batch_bytes};
 use super::super::place::SegmentUse;
 use crate::base::units::len_u32;
-use crate::base::{Result, SegmentId};
+use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, Record, SegmentHeader, Stream};
 
@@ -38,7 +38,9 @@ impl Drive {
     /// starting before this call. `plan` receives the sum of the bytes before the first call.
     ///
     /// # Errors
-    /// The errors of `copy`; `Poisoned`; `Medium` if the drive closes.
+    /// The errors of `copy`; `Poisoned`; `Interrupted` if the drive is closing.
+    // For a rebuild of an array, which the program begins and ends.
+    #[doc(hidden)]
     pub async fn copy_in_use(
         &self,
         plan: impl FnOnce(u64),
@@ -69,6 +71,9 @@ impl Drive {
         // Otherwise the segment was freed: its current use began later, or a shrink has removed it.
         if self.core().space().generation(segment) != generation {
             return Ok(());
+        }
+        if self.core().is_ending() {
+            return Err(Error::new(ErrorKind::Interrupted, "the drive is closing"));
         }
         let _pin = self.pin(segment);
         let stream = self.core().space().stream(segment);

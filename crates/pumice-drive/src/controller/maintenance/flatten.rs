@@ -54,9 +54,10 @@ pub struct Flattened {
 impl Drive {
     /// Copies the data that the disk of this clone reads from its origin, then forgets the origin.
     /// If the clone has snapshots, the origin is forgotten only when the last of them is deleted.
-    /// `goes_on` receives the progress, and returns false to stop; the next call continues from
-    /// there. The work is durable when this returns. The call must run to completion, like
-    /// [`Drive::create_snapshot`]; if the result is complete, the origin may forget the clone.
+    /// `goes_on` receives the progress, and returns false to stop; closing the drive also stops the
+    /// work. The next call continues from there. The work is durable when this returns. The call
+    /// must run to completion, like [`Drive::create_snapshot`]; if the result is complete, the
+    /// origin may forget the clone.
     ///
     /// # Errors
     /// `InvalidInput` if the drive is not a clone; `NotFound` if its origin is not open; `NoSpace`;
@@ -77,7 +78,7 @@ impl Drive {
         while at < end {
             at += self.flatten_from(Lba(at), &mut buffer, &mut done.copied_bytes).await?;
             done.done_bytes = at.min(end) * BLOCK_BYTES as u64;
-            if !goes_on(done) {
+            if !goes_on(done) || self.core().is_ending() {
                 self.flush().await?;
                 return Ok(done);
             }

@@ -116,6 +116,8 @@ impl Drive {
     }
 
     /// Returns the number of segments that a shrink under way has yet to empty.
+    // For the progress that the program shows: `resize` and `rekey` need no such call.
+    #[doc(hidden)]
     pub fn segments_to_empty(&self) -> u32 {
         self.core().space().going_count()
     }

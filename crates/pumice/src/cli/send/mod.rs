@@ -163,7 +163,7 @@ impl Job<'_> {
 
     /// Reads the drive.
     fn closed(&self, wanted: &Wanted) -> Result<Ended> {
-        let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+        let options = OpenOptions { read_only: true, incomplete: true, ..OpenOptions::default() };
         let all = open::drive(self.runtime, self.path, options)?.snapshots();
         let sending = wanted.find(&all)?;
         let disk = self.view(&sending.snapshot, false)?;
@@ -193,11 +193,11 @@ impl Job<'_> {
         Ok(ended?.then_some((sending.clone(), sent)))
     }
 
-    /// Opens a snapshot, or a bookmark.
-    fn view(&self, info: &SnapshotInfo, bookmark: bool) -> Result<Rc<Drive>> {
+    /// Opens a snapshot; a bookmark, which is `incomplete`, if that is accepted.
+    fn view(&self, info: &SnapshotInfo, incomplete: bool) -> Result<Rc<Drive>> {
         let place = Place { path: self.path.to_owned(), snapshot: Some(info.name.clone()) };
         let medium = open::medium(self.runtime, self.path, &Access::new(true))?;
-        let options = OpenOptions { read_only: true, bookmark, ..OpenOptions::default() };
+        let options = OpenOptions { read_only: true, incomplete, ..OpenOptions::default() };
         open::on(self.runtime, &place, medium, options)
     }
 }

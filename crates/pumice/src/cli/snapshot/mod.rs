@@ -343,7 +343,7 @@ fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
 /// There is no drive, or it cannot be read.
 pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
     // A drive with a partly received snapshot still has its other snapshots.
-    let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+    let options = OpenOptions { read_only: true, incomplete: true, ..OpenOptions::default() };
     with(path, &Request::Snapshots {}, options, async |drive| Ok(drive.snapshots()))
 }
 
@@ -351,7 +351,7 @@ fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     let (path, name) = Place::snapshot(snapshot)?;
     let served = |client| roll_back_served(client, &path, name.clone(), delete_newer).map(Some);
     // The received part of another snapshot is discarded as well.
-    let options = OpenOptions { partial: true, compact_percent: None, ..OpenOptions::default() };
+    let options = OpenOptions { incomplete: true, compact_percent: None, ..OpenOptions::default() };
     let open = |runtime: &Runtime| open::alone(runtime, &path, options);
     let work = |runtime: &Runtime, drive: &Rc<Drive>| {
         let before = drive.snapshots();
@@ -560,7 +560,7 @@ fn change_even_a_part(
     request: &Request,
     work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
-    with(path, request, OpenOptions { partial: true, ..OpenOptions::default() }, work)
+    with(path, request, OpenOptions { incomplete: true, ..OpenOptions::default() }, work)
 }
 
 fn with(

@@ -30,7 +30,7 @@ pub(super) async fn flatten(link: &Link, drive: &Rc<Drive>) -> Option<Answer> {
         let flattened = worker
             .flatten(|so_far| {
                 shown.set(so_far);
-                !worker.is_ending()
+                true
             })
             .await;
         if let Ok(Flattened { copied_bytes, is_complete, .. }) = flattened {

@@ -245,7 +245,7 @@ fn assert_reads_snapshots(image: &[u8], disks: [Vec<u8>; 3], world: &World) {
     assert_eq!(world.check().problems, []);
     assert!(snapshots::whole(world, "kept") == kept, "a snapshot reads otherwise");
     let open = |name| {
-        let options = OpenOptions { bookmark: true, ..OpenOptions::default() };
+        let options = OpenOptions { incomplete: true, ..OpenOptions::default() };
         let (medium, clock) = (world.medium(), world.runtime.clone());
         world.run(Drive::open_snapshot(medium, clock.clock(), name, options)).unwrap()
     };

@@ -9,7 +9,7 @@ use super::snapshots::{Disk, SIZE, changed, names, rest, whole};
 use super::*;
 
 fn options() -> OpenOptions {
-    OpenOptions { bookmark: true, ..OpenOptions::default() }
+    OpenOptions { incomplete: true, ..OpenOptions::default() }
 }
 
 fn open(world: &World, name: &str) -> Rc<Drive> {

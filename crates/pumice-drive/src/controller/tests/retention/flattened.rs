@@ -150,7 +150,7 @@ fn a_bookmark_of_a_flattened_clone_keeps_its_origin() {
     scene.clone.world.run(drive.bookmark_snapshot("a")).unwrap();
     assert!(drive.origin().is_some());
     scene.clone.trim_all(&drive);
-    let options = OpenOptions { bookmark: true, ..OpenOptions::default() };
+    let options = OpenOptions { incomplete: true, ..OpenOptions::default() };
     let view = scene.clone.world.run(drive.view("a", options)).unwrap();
     let mut expected = scene.taken[0].1.clone();
     let visit = |changed: Changed| {

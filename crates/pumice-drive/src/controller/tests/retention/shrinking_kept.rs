@@ -97,7 +97,7 @@ impl Scene {
     }
 
     fn compare_changes(&self, world: &World, drive: &Rc<Drive>, name: &str, plain: &[u8]) {
-        let options = OpenOptions { bookmark: true, ..OpenOptions::default() };
+        let options = OpenOptions { incomplete: true, ..OpenOptions::default() };
         let view = world.run(drive.view(name, options)).unwrap();
         let mut expected = plain.to_vec();
         let visit = |changed: Changed| {

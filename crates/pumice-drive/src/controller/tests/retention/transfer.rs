@@ -131,7 +131,7 @@ pub(crate) fn batches(transfer: &[u8]) -> Vec<&[u8]> {
 }
 
 pub(crate) fn partial() -> OpenOptions {
-    OpenOptions { partial: true, ..OpenOptions::default() }
+    OpenOptions { incomplete: true, ..OpenOptions::default() }
 }
 
 /// Applies a transfer, up to `end` batches of it, and takes the snapshot if the transfer ends.
