@@ -7,10 +7,9 @@ use rand::RngExt;
 use super::hazard::Hazard;
 use super::host::{BLOCK, Host};
 use super::oracle::Mismatch;
-use super::world::secret;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{NewKeys, Resize};
-use pumice_drive::crypt::Randomness;
+use pumice_drive::crypt::{KEY_SECRET_BYTES_MIN, Randomness, Secret};
 use pumice_drive::media::Medium;
 
 /// A chore follows one request in this many, if the world has the chore.
@@ -171,4 +170,9 @@ impl Host {
             _ => false,
         }
     }
+}
+
+/// Returns the key file of encrypted drives.
+pub(super) fn secret() -> Secret {
+    Secret::Key(vec![0x5e; KEY_SECRET_BYTES_MIN].into())
 }

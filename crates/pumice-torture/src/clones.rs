@@ -15,31 +15,24 @@
 //! because it may be unreadable wherever its origin is.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use rand::{Rng, RngExt};
 use uuid::Uuid;
 
 use super::crash_point::CrashAt;
 use super::hazard::Hazard;
 use super::host::{Habits, Host};
-use super::life::{Farewell, Life, Plan, Stage};
-use super::medium::{Layers, TracedMedium};
+use super::life::{Life, Plan, Stage};
+use super::medium::Layers;
 use super::oracle::{Image, Mismatch};
-use super::scene::{Faults, Limits, Scene};
+use super::registry::{Presence, Registration};
+use super::scene::{Farewell, Faults, Limits, Scene, TorturedClone};
 use super::world::{World, draw_crash, draw_options};
-use pumice_drive::base::clock::Task;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::{Error, ErrorKind, Result, SeqNo};
 use pumice_drive::codec::Codec;
-use pumice_drive::controller::{
-    Drive, OpenOptions, Origin, RegisteredClone, SnapshotInfo, Spec, create,
-};
+use pumice_drive::controller::{Origin, RegisteredClone, SnapshotInfo, Spec, create};
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::mem::MemMedium;
 
@@ -61,171 +54,12 @@ const BLOCKS_MORE: u64 = 64;
 /// How long a host waits for another host that uses the clone.
 const RETRY_NS: u64 = 1_000_000;
 
-/// Knowledge about whether the origin lists a clone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
-    /// It is being registered, or the registration failed or crashed.
-    Making,
-    /// It is listed.
-    Sure,
-    /// It is being forgotten, or that failed or crashed; or it was registered and never made.
-    Forgetting,
-}
-
-/// A clone that the origin lists, or may list.
-#[derive(Clone, Debug)]
-struct Registration {
-    clone: Uuid,
-    snapshot: String,
-    presence: Presence,
-}
-
-/// The clones of one world.
-pub(super) struct Clones {
-    random: Random,
-    registered: Vec<Registration>,
-    held: Option<Rc<TorturedClone>>,
-    /// Number of clones begun so far, for identities.
-    named: u64,
-    /// Whether a host makes, uses or gives up the clone.
-    is_busy: Rc<Cell<bool>>,
-}
-
-/// A host that makes, uses or gives up the clone.
-struct Turn(Rc<Cell<bool>>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
-
-/// A clone, and the world in which it is used.
-struct TorturedClone {
-    uuid: Uuid,
-    scene: Rc<Scene>,
-    memory: MemMedium,
-    layers: RefCell<Rc<Layers>>,
-    farewell: Cell<Option<Farewell>>,
-    habits: Habits,
-    options: OpenOptions,
-    /// Whether one of its lives is running.
-    is_used: Cell<bool>,
-    /// Whether it is known to need no origin.
-    is_flat: Cell<bool>,
-}
-
-/// The tasks of a clone's process, which end with it while other tasks continue.
-#[derive(Default)]
-pub(super) struct Nest(RefCell<Vec<Task>>);
-
-impl Nest {
-    /// Starts a task, which runs as part of [`Nest::run`].
-    pub(super) fn spawn(&self, task: Task) {
-        self.0.borrow_mut().push(task);
-    }
-
-    /// Runs `life` and the tasks that are started meanwhile; they end with it.
-    async fn run<T>(&self, life: impl Future<Output = T>) -> T {
-        let mut life = pin!(life);
-        let mut tasks = FuturesUnordered::new();
-        poll_fn(|context| {
-            loop {
-                if let Poll::Ready(result) = life.as_mut().poll(context) {
-                    return Poll::Ready(result);
-                }
-                let new = self.0.take();
-                let is_quiet = new.is_empty();
-                tasks.extend(new);
-                while let Poll::Ready(Some(())) = tasks.poll_next_unpin(context) {}
-                if is_quiet {
-                    return Poll::Pending;
-                }
-            }
-        })
-        .await
-    }
-}
-
-impl Clones {
-    /// Returns the clones of the world of a seed, initially none.
-    pub(super) fn new(seed: u64) -> Self {
-        // An arbitrary constant keeps this stream apart from those of the drive and its hazards.
-        let random = random(seed ^ 0x636c_6f6e_6573_2121);
-        let (registered, is_busy) = (Vec::new(), Rc::default());
-        Self { random, registered, held: None, named: 0, is_busy }
-    }
-
-    /// Returns whether the origin must list a clone of a snapshot.
-    pub(super) fn keep(&self, snapshot: &str) -> bool {
-        let mut of = self.registered.iter().filter(|it| it.snapshot == snapshot);
-        of.any(|it| it.presence == Presence::Sure)
-    }
-
-    /// Returns whether the origin may list a clone of a snapshot.
-    pub(super) fn may_keep(&self, snapshot: &str) -> bool {
-        self.registered.iter().any(|it| it.snapshot == snapshot)
-    }
-
-    /// Returns a turn with the clone, unless another host has it.
-    fn turn(&self) -> Option<Turn> {
-        (!self.is_busy.replace(true)).then(|| Turn(self.is_busy.clone()))
-    }
-
-    fn set(&mut self, clone: Uuid, presence: Presence) {
-        let found = self.registered.iter_mut().find(|it| it.clone == clone);
-        found.expect("a clone of the world").presence = presence;
-    }
-
-    /// Returns a clone that the origin may list and that no one needs.
-    fn orphan(&self) -> Option<Uuid> {
-        let is_needed = |clone: Uuid| {
-            let held = self.held.as_ref().filter(|held| held.uuid == clone);
-            held.is_some_and(|held| !held.is_flat.get())
-        };
-        self.registered.iter().map(|it| it.clone).find(|clone| !is_needed(*clone))
-    }
-
-    /// Adopts the clones that an opening found.
-    fn settle(&mut self, found: &[SnapshotInfo]) -> std::result::Result<(), Mismatch> {
-        let wrong = |promised: &str, found: (String, Uuid)| {
-            Err(Mismatch { promised: promised.to_owned(), found: format!("{found:?}") })
-        };
-        let mut listed = found
-            .iter()
-            .flat_map(|info| info.clones.iter().map(move |clone| (info.name.clone(), clone.drive)));
-        let known = |(name, clone): &(String, Uuid)| {
-            self.registered.iter().any(|it| (&it.snapshot, it.clone) == (name, *clone))
-        };
-        if let Some(stranger) = listed.find(|listed| !known(listed)) {
-            return wrong("no clone is listed that was never made, or was forgotten", stranger);
-        }
-        let is_there = |it: &Registration| {
-            let of = found.iter().find(|info| info.name == it.snapshot);
-            of.is_some_and(|info| info.clones.iter().any(|clone| clone.drive == it.clone))
-        };
-        if let Some(lost) =
-            self.registered.iter().find(|it| it.presence == Presence::Sure && !is_there(it))
-        {
-            return wrong("a clone is listed", (lost.snapshot.clone(), lost.clone));
-        }
-        self.registered.retain(is_there);
-        for it in &mut self.registered {
-            if it.presence == Presence::Making {
-                it.presence = Presence::Forgetting;
-            }
-        }
-        Ok(())
-    }
-}
-
 impl TorturedClone {
     /// Creates the drive of a clone that is registered.
     async fn create(
         scene: &Scene,
         (uuid, info, image): (Uuid, &SnapshotInfo, &Image),
         origin: Uuid,
-        habits: Habits,
         random: &mut Random,
     ) -> Rc<Self> {
         let blocks = info.size_bytes / 4096;
@@ -264,8 +98,6 @@ impl TorturedClone {
             scene: Rc::new(own),
             memory,
             layers: RefCell::new(layers),
-            farewell: Cell::default(),
-            habits: Habits { ages: false, ..habits },
             options,
             is_used: Cell::default(),
             is_flat: Cell::default(),
@@ -274,24 +106,23 @@ impl TorturedClone {
 
     /// Runs one life of the clone, whose origin is on `origin`. If it crashes, the medium is then
     /// as the crash left it.
-    async fn live(&self, origin: Rc<Layers>, random: &mut Random) -> Result<(), Mismatch> {
+    async fn live(
+        &self,
+        origin: Rc<Layers>,
+        habits: Habits,
+        random: &mut Random,
+    ) -> Result<(), Mismatch> {
         let scene = &self.scene;
         scene.origin.replace(Some(origin));
         self.is_used.set(true);
-        let plan = self.draw_plan(random);
-        let life = Life {
-            scene: scene.clone(),
-            layers: self.layers.borrow().clone(),
-            stage: Cell::default(),
-            farewell: Cell::new(self.farewell.take()),
-            drive: RefCell::default(),
-        };
+        let plan = self.draw_plan(habits, random);
+        let life = Life::new(scene.clone(), self.layers.borrow().clone());
         scene.faults.set(Faults::default());
         scene.crash_point.set(plan.crash);
         let nest = scene.nest.as_ref().expect("a clone has tasks of its own");
         let living = nest.run(life.live(&plan, random));
         let ended = scene.crash_point.until_crash(living).await;
-        nest.0.take();
+        nest.clear();
         scene.forget_tasks();
         scene.count_progress();
         if let Some(mismatch) = scene.verdict() {
@@ -306,7 +137,8 @@ impl TorturedClone {
         }
         let stage = life.stage.get();
         let is_last = stage == Stage::Closed;
-        self.farewell.set(life.farewell.take().map(|farewell| Farewell { is_last, ..farewell }));
+        let farewell = scene.farewell.take();
+        scene.farewell.set(farewell.map(|farewell| Farewell { is_last, ..farewell }));
         let drive = life.drive.take();
         if stage != Stage::Closed {
             drop(drive);
@@ -333,7 +165,7 @@ impl TorturedClone {
         Ok(())
     }
 
-    fn draw_plan(&self, random: &mut Random) -> Plan {
+    fn draw_plan(&self, habits: Habits, random: &mut Random) -> Plan {
         let requests = random.random_range(REQUESTS);
         let crash = match random.random_range(0..2) {
             0 => CrashAt::Never,
@@ -349,7 +181,7 @@ impl TorturedClone {
             crash_closing,
             hosts: random.random_range(1..=3),
             requests,
-            habits: self.habits,
+            habits: Habits { ages: false, ..habits },
             options: self.options,
             opening: FaultPlan::default(),
             serving: FaultPlan { latency_ns, ..FaultPlan::default() },
@@ -374,33 +206,6 @@ impl Scene {
         is_drawn && !self.is_damaged.get() && !self.faults.get().of_reads
     }
 
-    /// Lets a drive read from its origin, if it is a clone.
-    pub(super) async fn set_origin(&self, drive: &Drive) -> Result<()> {
-        let (Some(wanted), Some(layers)) = (drive.origin(), self.origin.borrow().clone()) else {
-            return Ok(());
-        };
-        let medium = TracedMedium {
-            layers,
-            crash_point: self.crash_point.clone(),
-            trace: self.trace.clone(),
-            misread: Rc::default(),
-            in_flight: Rc::default(),
-            audits: Rc::default(),
-            clock: self.runtime.clone(),
-        };
-        let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
-        let of = (drive.uuid(), &wanted);
-        drive.set_origin(Drive::open_origin(Rc::new(medium), self.clock(), of, options).await?)
-    }
-
-    /// Adopts the clones that an opening found.
-    ///
-    /// # Errors
-    /// A clone that must be listed is not, or a listed one was never made.
-    pub(super) fn settle_clones(&self, found: &[SnapshotInfo]) -> Result<(), Mismatch> {
-        self.clones.borrow_mut().settle(found)
-    }
-
     /// Adds the counters of a life of a clone.
     fn count_clone(&self, clone: &TorturedClone) {
         let of = clone.scene.tally.take();
@@ -423,14 +228,15 @@ impl Host {
             return Ok(());
         }
         let Some(_turn) = scene.clones.borrow().turn() else { return Ok(()) };
-        let orphan = scene.clones.borrow().orphan();
+        let held = scene.used_clone.borrow().clone();
+        let needed = held.as_ref().filter(|held| !held.is_flat.get()).map(|held| held.uuid);
+        let orphan = scene.clones.borrow().orphan(needed);
         if let Some(orphan) = orphan {
             return self.forget_clone(orphan).await;
         }
-        let held = scene.clones.borrow().held.clone();
         let Some(clone) = held else { return self.make_clone().await };
         if self.random.random_range(0..USES_PER_CLONE) == 0 {
-            scene.clones.borrow_mut().held = None;
+            scene.used_clone.replace(None);
             return match clone.is_flat.get() {
                 true => Ok(()),
                 false => self.forget_clone(clone.uuid).await,
@@ -438,7 +244,7 @@ impl Host {
         }
         let layers = scene.layers.borrow().clone().expect("a life has a medium");
         let mut random = random(self.random.next_u64());
-        let lived = clone.live(layers, &mut random).await;
+        let lived = clone.live(layers, self.habits, &mut random).await;
         scene.count_clone(&clone);
         lived.map_err(|mismatch| blame(&clone, mismatch))
     }
@@ -482,9 +288,9 @@ impl Host {
         }
         scene.clones.borrow_mut().set(clone, Presence::Sure);
         scene.audit_snapshots(&self.drive)?;
-        let (of, origin, habits) = ((clone, info, &**image), self.drive.uuid(), self.habits);
-        let made = TorturedClone::create(&scene, of, origin, habits, &mut self.random).await;
-        scene.clones.borrow_mut().held = Some(made);
+        let (of, origin) = ((clone, info, &**image), self.drive.uuid());
+        let made = TorturedClone::create(&scene, of, origin, &mut self.random).await;
+        scene.used_clone.replace(Some(made));
         scene.tally.borrow_mut().clones += 1;
         Ok(())
     }
@@ -523,13 +329,13 @@ impl Host {
             if let Some(turn) = turn {
                 break turn;
             }
-            let held = scene.clones.borrow().held.clone();
+            let held = scene.used_clone.borrow().clone();
             if let Some(held) = held.filter(|held| held.is_used.get()) {
                 held.scene.crash_point.crash();
             }
             scene.sleep(RETRY_NS).await;
         };
-        scene.clones.borrow_mut().held = None;
+        scene.used_clone.replace(None);
         let all: Vec<Uuid> = scene.clones.borrow().registered.iter().map(|it| it.clone).collect();
         for clone in all {
             self.forget_clone(clone).await?;
@@ -573,19 +379,20 @@ impl World {
     /// Uses the clone between two lives of its origin.
     pub(super) fn use_clone(&mut self) -> Result<(), Mismatch> {
         if self.scene.is_damaged.get() {
-            self.scene.clones.borrow_mut().held = None;
+            self.scene.used_clone.replace(None);
             return Ok(());
         }
         let scene = self.scene.clone();
-        let (held, seed, is_drawn) = {
-            let mut clones = scene.clones.borrow_mut();
-            (clones.held.clone(), clones.random.next_u64(), clones.random.random::<bool>())
+        let (seed, is_drawn) = {
+            let random = &mut scene.clones.borrow_mut().random;
+            (random.next_u64(), random.random::<bool>())
         };
+        let held = scene.used_clone.borrow().clone();
         let Some(clone) = held.filter(|_| is_drawn) else { return Ok(()) };
         let origin = self.layers_as_left();
         origin.set_plan(FaultPlan::default());
         let mut random = random(seed);
-        let lived = scene.runtime.block_on(clone.live(origin, &mut random));
+        let lived = scene.runtime.block_on(clone.live(origin, self.habits, &mut random));
         scene.runtime.drop_tasks();
         scene.count_clone(&clone);
         lived.map_err(|mismatch| blame(&clone, mismatch))
@@ -593,15 +400,13 @@ impl World {
 
     /// Ends the life of the clone together with its origin, which crashed.
     pub(super) fn crash_clone(&self, loses_power: bool) -> Result<(), Mismatch> {
-        let (held, seed) = {
-            let mut clones = self.scene.clones.borrow_mut();
-            let Some(held) = clones.held.clone() else { return Ok(()) };
-            (held, clones.random.next_u64())
-        };
+        let Some(held) = self.scene.used_clone.borrow().clone() else { return Ok(()) };
+        let seed = self.scene.clones.borrow_mut().random.next_u64();
         if !loses_power && !held.is_used.get() {
             return Ok(());
         }
         if held.is_used.get() {
+            held.scene.farewell.set(None);
             self.scene.tally.borrow_mut().clones_crashed += 1;
         }
         self.scene.runtime.block_on(held.crash(loses_power, seed))

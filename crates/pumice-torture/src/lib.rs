@@ -16,8 +16,9 @@
 //!   drive is asked whether it still has all of them. `tables`: at the end, one of the tables that
 //!   locate their frames is damaged.
 //! * `gauge`: bounds of memory, time and space.
-//! * `oracle`: the expected content of a disk. `scene`: the state that all parts of a world share.
-//!   `trace`: the fingerprint of a run.
+//! * `oracle`: the expected content of a disk. `scene`: the state that all parts of a world share,
+//!   in it `frozen`: the snapshots, `registry`: the clones, `outbox`: the transfers. `trace`: the
+//!   fingerprint of a run.
 //! * `tally`, `violation`: the result. `keep`: the states of a world as files.
 //! * `mirror`: a drive on two members that fail independently.
 //! * `sweep`: one damaged sector at a time, many times over.
@@ -38,6 +39,7 @@ mod crash_point;
 mod crowd;
 mod damage;
 mod data;
+mod frozen;
 mod full;
 pub mod fuzz;
 mod gauge;
@@ -49,6 +51,8 @@ mod life;
 mod medium;
 mod mirror;
 mod oracle;
+mod outbox;
+mod registry;
 mod rescue;
 mod retention;
 mod rot;

@@ -15,7 +15,7 @@ use super::host::{Habits, Host};
 use super::medium::{Layers, TracedMedium};
 use super::oracle::{Found, Mismatch};
 use super::retention::ROUNDS;
-use super::scene::{Faults, Scene};
+use super::scene::{Farewell, Faults, Scene};
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
@@ -87,15 +87,6 @@ pub(super) enum Stage {
     Poisoned,
 }
 
-/// The state that the next life must find after a clean close.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Farewell {
-    /// The accounts at the close.
-    pub(super) audit: Audit,
-    /// Whether no opening of the drive has been attempted since.
-    pub(super) is_last: bool,
-}
-
 /// A running life.
 pub(super) struct Life {
     /// The state that all parts of the world share.
@@ -104,13 +95,16 @@ pub(super) struct Life {
     pub(super) layers: Rc<Layers>,
     /// The stage it has reached.
     pub(super) stage: Cell<Stage>,
-    /// From the previous life.
-    pub(super) farewell: Cell<Option<Farewell>>,
     /// The drive, once it is open.
     pub(super) drive: RefCell<Option<Rc<Drive>>>,
 }
 
 impl Life {
+    /// Returns a life that has not begun.
+    pub(super) fn new(scene: Rc<Scene>, layers: Rc<Layers>) -> Self {
+        Self { scene, layers, stage: Cell::default(), drive: RefCell::default() }
+    }
+
     /// Returns a handle on the medium for a drive.
     pub(super) fn medium(&self) -> TracedMedium {
         TracedMedium {
@@ -174,7 +168,7 @@ impl Life {
                 self.scene.oracle.borrow_mut().promise(taken);
                 self.layers.set_plan(FaultPlan::default());
                 let audit = self.audit(&drive).await?;
-                self.farewell.set(audit.map(|audit| Farewell { audit, is_last: true }));
+                self.scene.farewell.set(audit.map(|audit| Farewell { audit, is_last: true }));
                 self.stage.set(Stage::Closed);
                 Ok(())
             }
@@ -194,8 +188,24 @@ impl Life {
         if let Some(workers) = self.scene.workers.get() {
             drive.use_workers(workers.clone());
         }
-        self.scene.set_origin(&drive).await?;
+        self.set_origin(&drive).await?;
         Ok(drive)
+    }
+
+    /// Lets a drive read from its origin, if it is a clone.
+    async fn set_origin(&self, drive: &Drive) -> Result<()> {
+        let origin = self.scene.origin.borrow().clone();
+        let (Some(wanted), Some(layers)) = (drive.origin(), origin) else { return Ok(()) };
+        let medium = TracedMedium {
+            layers,
+            misread: Rc::default(),
+            in_flight: Rc::default(),
+            audits: Rc::default(),
+            ..self.medium()
+        };
+        let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
+        let (of, clock) = ((drive.uuid(), &wanted), self.scene.clock());
+        drive.set_origin(Drive::open_origin(Rc::new(medium), clock, of, options).await?)
     }
 
     /// Damages the data on the medium. From now on, reads may fail.
@@ -233,7 +243,7 @@ impl Life {
     async fn compare(&self, drive: &Drive, plan: &Plan) -> Result<(), Mismatch> {
         self.take_size(drive)?;
         let audit = self.audit(drive).await?;
-        if let Some(farewell) = self.farewell.take()
+        if let Some(farewell) = self.scene.farewell.take()
             && let Some(audit) = audit
             && !self.scene.is_damaged.get()
             && (farewell.audit != audit || farewell.is_last && !drive.info().was_clean)

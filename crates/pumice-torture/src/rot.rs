@@ -8,7 +8,6 @@
 //! Only closed drives rot: after a crash, damage to the last flushed data cannot be distinguished
 //! from a torn tail (docs/format.md), so its detection is not promised.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use rand::RngExt;
@@ -51,13 +50,8 @@ impl World {
     fn judge_rot(&self) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
         let plan = FaultPlan::default();
-        let life = Life {
-            scene: self.scene.clone(),
-            layers: Rc::new(Layers::new(self.memory.clone(), runtime.clone(), 0, plan)),
-            stage: Cell::default(),
-            farewell: Cell::default(),
-            drive: RefCell::default(),
-        };
+        let layers = Layers::new(self.memory.clone(), runtime.clone(), 0, plan);
+        let life = Life::new(self.scene.clone(), Rc::new(layers));
         let options = OpenOptions { read_only: true, ..self.options };
         let noticed = match runtime.block_on(life.open(options)) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -140,6 +134,6 @@ impl World {
         written.expect("memory does not fail");
         self.scene.tally.borrow_mut().rotten_bits += 1;
         // The newest slot records the clean close; without it, that is unknown.
-        self.forget_farewell();
+        self.scene.farewell.set(None);
     }
 }

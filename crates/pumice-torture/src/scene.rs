@@ -4,25 +4,28 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
+use uuid::Uuid;
+
 use super::audits::Audits;
-use super::clones::{Clones, Nest};
 use super::crash_point::CrashPoint;
 use super::crowd::Crowd;
 use super::damage::Damage;
+use super::frozen::Frozens;
 use super::gauge::{self, InFlight};
 use super::hazard::{Hazard, Hazards};
 use super::medium::{Layers, Misread};
 use super::oracle::{Image, Mismatch, Oracle};
-use super::snapshots::Frozens;
+use super::outbox::Outbox;
+use super::registry::{Clones, Nest};
 use super::tally::Tally;
 use super::trace::Trace;
-use super::transfers::Outbox;
 use super::verb::Verb;
 use pumice_drive::base::clock::{self, Spawn, Task};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::codec::{Codec, Workers};
-use pumice_drive::controller::{Drive, Info};
+use pumice_drive::controller::{Audit, Drive, Info, OpenOptions, SnapshotInfo};
+use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
 
 /// The clock of a drive under torture. It holds back the tasks that the drive spawns until
@@ -81,6 +84,28 @@ pub(super) struct Limits {
     pub(super) segments_max: u32,
 }
 
+/// The state that the next life must find after a clean close.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Farewell {
+    /// The accounts at the close.
+    pub(super) audit: Audit,
+    /// Whether no opening of the drive has been attempted since.
+    pub(super) is_last: bool,
+}
+
+/// A clone, and the world in which it is used.
+pub(super) struct TorturedClone {
+    pub(super) uuid: Uuid,
+    pub(super) scene: Rc<Scene>,
+    pub(super) memory: MemMedium,
+    pub(super) layers: RefCell<Rc<Layers>>,
+    pub(super) options: OpenOptions,
+    /// Whether one of its lives is running.
+    pub(super) is_used: Cell<bool>,
+    /// Whether it is known to need no origin.
+    pub(super) is_flat: Cell<bool>,
+}
+
 /// The shared state of one world.
 pub(super) struct Scene {
     /// Virtual time.
@@ -95,6 +120,10 @@ pub(super) struct Scene {
     pub(super) snapshots: RefCell<Frozens>,
     /// Clones of the snapshots.
     pub(super) clones: RefCell<Clones>,
+    /// The clone that hosts use.
+    pub(super) used_clone: RefCell<Option<Rc<TorturedClone>>>,
+    /// From the previous life.
+    pub(super) farewell: Cell<Option<Farewell>>,
     /// The layers of the running life.
     pub(super) layers: RefCell<Option<Rc<Layers>>>,
     /// The layers of the origin, if the drive is a clone.
@@ -151,6 +180,8 @@ impl Scene {
             oracle: RefCell::new(Oracle::new(disk_bytes as usize)),
             snapshots: RefCell::default(),
             clones: RefCell::new(Clones::new(0)),
+            used_clone: RefCell::default(),
+            farewell: Cell::default(),
             layers: RefCell::default(),
             origin: RefCell::default(),
             nest: None,
@@ -376,6 +407,20 @@ impl Scene {
         }
         self.tally.borrow_mut().audits += 1;
         self.audits.run(drive, self.faults.get().of_reads)
+    }
+
+    /// Adopts the snapshots that an opening found; returns the number of changes that the disk must
+    /// have because of them.
+    pub(super) fn settle_snapshots(
+        &self,
+        found: &[SnapshotInfo],
+        may_be_misread: bool,
+    ) -> Result<usize, Mismatch> {
+        let is_damaged = self.is_damaged.get() || may_be_misread;
+        if !is_damaged {
+            self.clones.borrow_mut().settle(found)?;
+        }
+        self.snapshots.borrow_mut().settle(found, is_damaged)
     }
 
     /// Returns whether a request may be refused for lack of space.

@@ -1,39 +1,30 @@
 //! Snapshots of a tortured drive: hosts take them, delete them or turn them into bookmarks while
 //! other hosts write, across crashes.
 //!
-//! ```text
-//! making --the call returned--> sure --the call to delete--> deleting --it returned--> gone
-//!    \__________ after a crash: there or not, and then sure or gone __________/
-//! ```
-//!
 //! The oracle's disk is copied in the very poll in which the drive takes the snapshot: no other
 //! task runs in between. After each life, and after each crash, every snapshot is read whole from
 //! the medium as it was left, and compared with its copy. A snapshot whose call returned must
 //! exist. A bookmark has no data to read: the changes that it reports up to a later snapshot must
 //! include all blocks in which the copies differ.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 
 use rand::RngExt;
 
+use super::frozen::{Call, Frozen, Presence};
 use super::hazard::Hazard;
 use super::host::Host;
-use super::keep::Keep;
 use super::life::{Life, is_of_a_read, read_all};
 use super::medium::Layers;
-use super::oracle::{Change, Content, Found, Image, Mismatch};
+use super::oracle::{Change, Content, Found, Mismatch};
 use super::retention;
-use super::scene::Scene;
 use super::world::World;
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Error, ErrorKind};
-use pumice_drive::controller::{
-    Changed, Depth, Drive, NewSnapshot, OpenOptions, SnapshotInfo, check_snapshot,
-};
+use pumice_drive::controller::{Changed, Depth, Drive, NewSnapshot, OpenOptions, check_snapshot};
 use pumice_drive::media::layer::FaultPlan;
 
 /// A host takes or deletes a snapshot once in this many requests, on average.
@@ -50,186 +41,6 @@ const NEWEST: usize = 3;
 
 /// How long a host waits for other hosts to finish taking or deleting snapshots.
 const RETRY_NS: u64 = 1_000_000;
-
-/// Knowledge about the existence of a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
-    /// It is being taken, or taking it failed or crashed.
-    Making,
-    /// It exists.
-    Sure,
-    /// It exists, and is being turned into a bookmark, or that failed or crashed.
-    Changing,
-    /// It is being deleted, or the deletion failed or crashed.
-    Deleting,
-}
-
-/// A snapshot, and its expected content.
-#[derive(Debug)]
-struct Frozen {
-    name: String,
-    presence: Presence,
-    /// Whether it is known to be a bookmark; after a crash it may be one without being known as
-    /// such.
-    is_bookmark: bool,
-    /// The disk when it was taken, and the number of earlier changes in that life; `None` until it
-    /// is taken.
-    cut: Option<(Rc<Image>, usize)>,
-    /// Its position in the order in which snapshots were taken.
-    order: u64,
-}
-
-/// The snapshots of one world.
-#[derive(Debug, Default)]
-pub(super) struct Frozens {
-    all: Vec<Frozen>,
-    /// Snapshots that were ever begun, for names.
-    named: u64,
-    /// Snapshots that were ever taken.
-    cuts: u64,
-    /// Calls under way.
-    calls: Rc<Cell<u32>>,
-    /// Number of hosts that forbid taking snapshots.
-    held: u32,
-}
-
-/// A call that is under way.
-struct Call(Rc<Cell<u32>>);
-
-impl Call {
-    fn of(frozens: &Frozens) -> Self {
-        frozens.calls.set(frozens.calls.get() + 1);
-        Self(frozens.calls.clone())
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().checked_sub(1).expect("a call ends once"));
-    }
-}
-
-impl Frozens {
-    /// Returns whether snapshots may be taken and used.
-    pub(super) fn are_allowed(&self) -> bool {
-        self.held == 0
-    }
-
-    fn begin(&mut self) -> (String, u64) {
-        self.named += 1;
-        let name = format!("snapshot {}", self.named);
-        let (presence, is_bookmark, cut, order) = (Presence::Making, false, None, 0);
-        self.all.push(Frozen { name: name.clone(), presence, is_bookmark, cut, order });
-        (name, self.named)
-    }
-
-    /// Records that a snapshot holds the disk of this moment.
-    fn cut(&mut self, name: &str, image: Image, taken: usize) {
-        self.cuts += 1;
-        let order = self.cuts;
-        let frozen = self.find(name);
-        (frozen.cut, frozen.order) = (Some((Rc::new(image), taken)), order);
-    }
-
-    fn find(&mut self, name: &str) -> &mut Frozen {
-        self.all.iter_mut().find(|frozen| frozen.name == name).expect("a snapshot of the world")
-    }
-
-    fn forget(&mut self, name: &str) {
-        self.all.retain(|frozen| frozen.name != name);
-    }
-
-    /// Returns the drive's snapshots that no host is deleting, with their expected content, oldest
-    /// first; returns none while snapshots are forbidden.
-    pub(super) fn readable(&self, infos: &[SnapshotInfo]) -> Vec<(SnapshotInfo, Rc<Image>)> {
-        if self.held > 0 {
-            return Vec::new();
-        }
-        let image = |info: &SnapshotInfo| {
-            let frozen = self.with_data().find(|frozen| frozen.name == info.name)?;
-            Some((info.clone(), frozen.cut.as_ref()?.0.clone()))
-        };
-        infos.iter().filter_map(image).collect()
-    }
-
-    /// Returns the existing snapshots with data and their expected content, in the order in which
-    /// they were begun.
-    pub(super) fn sure_names(&self) -> Vec<(String, Rc<Image>)> {
-        let image = |frozen: &Frozen| frozen.cut.as_ref().map(|cut| cut.0.clone());
-        let named = |frozen: &Frozen| Some((frozen.name.clone(), image(frozen)?));
-        self.with_data().filter_map(named).collect()
-    }
-
-    /// Returns the existing snapshots that are not bookmarks.
-    fn with_data(&self) -> impl Iterator<Item = &Frozen> {
-        self.sure().filter(|frozen| !frozen.is_bookmark)
-    }
-
-    fn sure(&self) -> impl Iterator<Item = &Frozen> {
-        self.all.iter().filter(|frozen| frozen.presence == Presence::Sure)
-    }
-
-    /// Writes the expected content of each existing snapshot to files.
-    pub(super) fn keep(&self, life: u64, keep: &Keep) -> std::io::Result<()> {
-        for Frozen { name, cut, .. } in self.with_data() {
-            let (image, _) = cut.as_ref().expect("a snapshot with data was begun");
-            keep.snapshot(life, name, image.bytes())?;
-        }
-        Ok(())
-    }
-
-    /// Adopts the snapshots that an opening found. Returns the number of changes that the disk must
-    /// have because a snapshot has them.
-    ///
-    /// # Errors
-    /// A snapshot exists that must not, or one that must exist is missing.
-    pub(super) fn settle(
-        &mut self,
-        found: &[SnapshotInfo],
-        is_damaged: bool,
-    ) -> Result<usize, Mismatch> {
-        self.held = 0;
-        let names: Vec<&str> = found.iter().map(|info| info.name.as_str()).collect();
-        let wrong = |promised: String| Err(Mismatch { promised, found: format!("{names:?}") });
-        let mut floor = 0;
-        for info in found {
-            let frozen = self.all.iter().find(|frozen| frozen.name == info.name);
-            let Some(Frozen { cut: Some((image, taken)), presence, is_bookmark, .. }) = frozen
-            else {
-                return wrong(format!("{} was never taken, or was deleted", info.name));
-            };
-            let is_other = info.is_bookmark != *is_bookmark && *presence != Presence::Changing;
-            if is_other && !is_damaged {
-                return wrong(format!("whether {} is a bookmark: {is_bookmark}", info.name));
-            }
-            if info.size_bytes != image.len() as u64 {
-                return wrong(format!("{} has {} bytes", info.name, image.len()));
-            }
-            if let Some(damage) = info.damage.as_ref().filter(|_| !is_damaged) {
-                return wrong(format!("{} is not damaged: {damage}", info.name));
-            }
-            // Changes in snapshots that hosts know to exist are flushed.
-            if *presence == Presence::Making {
-                floor = floor.max(*taken);
-            }
-        }
-        let must_be_there =
-            |frozen: &&Frozen| matches!(frozen.presence, Presence::Sure | Presence::Changing);
-        let mut there = self.all.iter().filter(must_be_there);
-        if let Some(lost) = there.find(|frozen| !names.contains(&frozen.name.as_str()))
-            && !is_damaged
-        {
-            return wrong(format!("{} is there", lost.name));
-        }
-        self.all.retain(|frozen| names.contains(&frozen.name.as_str()));
-        for frozen in &mut self.all {
-            frozen.presence = Presence::Sure;
-            let info = found.iter().find(|info| info.name == frozen.name);
-            frozen.is_bookmark = info.is_some_and(|info| info.is_bookmark);
-        }
-        Ok(floor)
-    }
-}
 
 impl Host {
     /// Occasionally takes or deletes a snapshot, or turns one into a bookmark.
@@ -612,20 +423,4 @@ impl World {
 fn needed_by_a_clone(name: &str) -> Mismatch {
     let promised = format!("{name} stays as long as a clone needs it");
     Mismatch { promised, found: "it was given up".to_owned() }
-}
-
-impl Scene {
-    /// Adopts the snapshots that an opening found; returns the number of changes that the disk must
-    /// have because of them.
-    pub(super) fn settle_snapshots(
-        &self,
-        found: &[SnapshotInfo],
-        may_be_misread: bool,
-    ) -> Result<usize, Mismatch> {
-        let is_damaged = self.is_damaged.get() || may_be_misread;
-        if !is_damaged {
-            self.settle_clones(found)?;
-        }
-        self.snapshots.borrow_mut().settle(found, is_damaged)
-    }
 }

@@ -20,13 +20,14 @@ use super::crash_point::{CrashAt, CrashPoint};
 use super::hazard::Hazard;
 use super::medium::{Layers, TracedMedium};
 use super::oracle::{Found, Image, Mismatch};
+use super::outbox::{Copy, Transfer, collect};
 use super::world::World;
-use pumice_drive::base::seed::{Random, random};
+use pumice_drive::base::seed::Random;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
-    Depth, Drive, OpenOptions, Partial, Receive, Resize, SendStream, SnapshotInfo, Spec,
-    TransferReader, View, check, create, transfer_batch_bytes,
+    Depth, Drive, OpenOptions, Partial, Receive, Resize, SnapshotInfo, Spec, TransferReader, View,
+    check, create, transfer_batch_bytes,
 };
 use pumice_drive::format::TRANSFER_HEAD_BYTES;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
@@ -37,47 +38,6 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// Number of snapshots of a copy before a new copy is begun.
 const HELD_MAX: usize = 5;
-
-/// A whole transfer.
-#[derive(Debug)]
-pub(super) struct Transfer {
-    pub(super) name: String,
-    /// The snapshot that the receiver must have.
-    pub(super) base: Option<String>,
-    pub(super) image: Rc<Image>,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// The transfer that hosts sent, and the state of the other drive.
-#[derive(Debug, Default)]
-pub(super) struct Outbox {
-    /// The last transfer.
-    pub(super) sent: Option<Transfer>,
-    /// The newest snapshot of the copy.
-    pub(super) newest: Option<String>,
-}
-
-/// The drive that receives.
-struct Copy {
-    memory: MemMedium,
-    /// The layer above `memory`, until the power is lost.
-    layers: Rc<Layers>,
-    held: Vec<(String, Rc<Image>)>,
-}
-
-/// The receiving side of a world.
-pub(super) struct Receiving {
-    random: Random,
-    copy: Option<Copy>,
-}
-
-impl Receiving {
-    /// Returns the receiving side of the world of a seed.
-    pub(super) fn new(seed: u64) -> Self {
-        // An arbitrary constant keeps this stream apart from those of the drive and its hazards.
-        Self { random: random(seed ^ 0x7472_616e_7366_6572), copy: None }
-    }
-}
 
 /// How an attempt to receive ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,23 +60,6 @@ struct End {
     at: usize,
     crash: CrashAt,
     faults: Option<FaultPlan>,
-}
-
-/// Sends a snapshot; calls `pause` after each part.
-pub(super) async fn collect(
-    view: View<'_>,
-    base: Option<View<'_>>,
-    start: u64,
-    mut pause: impl AsyncFnMut(),
-) -> Result<Vec<u8>> {
-    let mut send = SendStream::new(view, base, start)?;
-    let mut bytes = Vec::new();
-    while let Some(part) = send.next().await? {
-        bytes.extend_from_slice(&part);
-        send.reuse(part);
-        pause().await;
-    }
-    Ok(bytes)
 }
 
 impl World {

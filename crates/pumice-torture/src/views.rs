@@ -12,7 +12,7 @@ use super::hazard::Hazard;
 use super::host::Host;
 use super::life::read_all;
 use super::oracle::{Found, Image, Mismatch};
-use super::transfers::{Transfer, collect};
+use super::outbox::{Transfer, collect};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Drive, OpenOptions, SnapshotInfo, View};

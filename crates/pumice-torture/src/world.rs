@@ -6,7 +6,6 @@
 //! -> a last life without failures -> check: no problem left
 //! ```
 
-use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -14,8 +13,7 @@ use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
-use super::chores::SEGMENTS_TO_GROW;
-use super::clones::Clones;
+use super::chores::{SEGMENTS_TO_GROW, secret};
 use super::crash_point::CrashAt;
 use super::crowd::{Crowd, SEGMENTS_MORE};
 use super::damage::LIVES_PER_SECTOR;
@@ -23,20 +21,21 @@ use super::data::Texture;
 use super::hazard::{Hazard, Hazards, Weights};
 use super::host::{COLD_FIFTHS, Habits};
 use super::keep::Keep;
-use super::life::{Farewell, Life, Plan, Stage};
+use super::life::{Life, Plan, Stage};
 use super::medium::Layers;
 use super::oracle::{LOST_BATCHES_MAX, Mismatch};
+use super::outbox::Receiving;
+use super::registry::Clones;
 use super::retention::{self, STEPS_OF_RETENTION};
-use super::scene::{Faults, Limits, Scene};
+use super::scene::{Farewell, Faults, Limits, Scene};
 use super::tally::Tally;
-use super::transfers::Receiving;
 use super::violation::Violation;
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::SegmentId;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::codec::{Codec, FrameForm, Workers};
 use pumice_drive::controller::{Depth, Locked, OpenOptions, Spec, check, create, new_keys};
-use pumice_drive::crypt::{KEY_SECRET_BYTES_MIN, Randomness, SEAL_BYTES, Secret};
+use pumice_drive::crypt::{Randomness, SEAL_BYTES};
 use pumice_drive::format::INDEPENDENT_BLOCKS_MAX;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
@@ -104,13 +103,12 @@ pub(super) struct World {
     /// Maximum number of requests of a life.
     steps: u64,
     life: u64,
-    habits: Habits,
+    pub(super) habits: Habits,
     /// Options for opening the drive.
     pub(super) options: OpenOptions,
     latency_ns_max: u64,
     /// The layer below the drive, if it outlives the last life.
     pub(super) layers: Option<Rc<Layers>>,
-    farewell: Option<Farewell>,
     keep: Option<Keep>,
     /// The drive that receives snapshots.
     pub(super) receiving: Receiving,
@@ -170,11 +168,6 @@ fn give_room_for_snapshots(hazards: Hazards, spec: &mut Spec, random: &mut Rando
 /// Returns the bytes that each frame takes for its seal.
 fn seal_bytes(hazards: Hazards) -> u64 {
     if hazards.has(Hazard::Encryption) { SEAL_BYTES as u64 } else { 0 }
-}
-
-/// Returns the key file of encrypted drives.
-pub(super) fn secret() -> Secret {
-    Secret::Key(vec![0x5e; KEY_SECRET_BYTES_MIN].into())
 }
 
 /// Encrypts a new drive, on memory for it, if the world requires it.
@@ -254,7 +247,6 @@ impl World {
             options,
             latency_ns_max,
             layers: None,
-            farewell: None,
             keep: None,
             receiving: Receiving::new(seed),
         }
@@ -356,13 +348,7 @@ impl World {
         let layers = self.layers.take().unwrap_or_else(fresh);
         self.scene.damage.borrow().put_on(&layers);
         self.scene.layers.replace(Some(layers.clone()));
-        let life = Life {
-            scene: self.scene.clone(),
-            layers: layers.clone(),
-            stage: Cell::default(),
-            farewell: Cell::new(self.farewell.take()),
-            drive: RefCell::default(),
-        };
+        let life = Life::new(self.scene.clone(), layers.clone());
         let mut random = random(self.random.next_u64());
         self.scene.faults.set(Faults::default());
         self.scene.crash_point.set(plan.crash);
@@ -393,7 +379,8 @@ impl World {
             result?;
         }
         let is_last = life.stage.get() == Stage::Closed;
-        self.farewell = life.farewell.take().map(|farewell| Farewell { is_last, ..farewell });
+        let farewell = self.scene.farewell.take();
+        self.scene.farewell.set(farewell.map(|farewell| Farewell { is_last, ..farewell }));
         self.scene.damage.borrow_mut().remember(&layers);
         self.layers = Some(layers);
         // A clean close vouches for everything.
@@ -476,11 +463,6 @@ impl World {
         let outcome = [crash.writes_kept, crash.writes_dropped, crash.writes_torn];
         self.scene.trace.add(&outcome);
         Ok(())
-    }
-
-    /// Forgets the state that the next life would have to find.
-    pub(super) fn forget_farewell(&mut self) {
-        self.farewell = None;
     }
 
     /// Checks the closed drive as `pumice check` does.
