@@ -15,8 +15,8 @@
 //! * `memory`: the guest's memory, and the translation of the front end's addresses.
 //! * `config`: features and configuration space of the device.
 //! * `request`: requests of virtio-blk in a chain of descriptors.
-//! * `ring`: a queue and the task that serves it. `execute`: executes requests; `workers`: the
-//!   tasks for requests that may wait.
+//! * `ring`: a queue of requests. `execute`: takes requests from the rings of a device and executes
+//!   them; `workers`: the tasks for requests that may wait.
 //! * `buffers`: memory for the data of requests, limited in bytes.
 //! * `server`: accepts one front end after another.
 //! * `driver`: a front end for tests and measurements (feature `driver`).

@@ -1,4 +1,4 @@
-//! A ring: a queue in the guest's memory, and the tasks that serve it.
+//! A ring: a queue in the guest's memory, and its stages.
 //!
 //! ```text
 //! stopped --kick, addresses, enabled--> running --stop--> stopping --requests ended--> stopped
@@ -22,90 +22,23 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Address, Bytes, GuestAddress};
 
 use crate::buffers::Buffers;
-use crate::execute::{self, Job};
-use crate::guest::{Ended, Guests, Start};
+use crate::guest::{Ended, Start};
 use crate::memory::{Guest, Memory};
-use crate::request::{ID_BYTES, Limits, Malformed, Parts, Status};
-use crate::workers::Workers;
+use crate::request::{Malformed, Parts, Status};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::{AnyDisk, Durability};
 
 /// Maximum number of entries of a ring: the limit of QEMU.
 const SIZE_MAX: u16 = 1024;
-
-/// Number of requests taken before other tasks run, and so the maximum number of completed writes
-/// that share one notification.
-const TOGETHER_MAX: usize = 16;
-
-/// Bytes of data of all rings after which other tasks run: the drive accepts them in one step. The
-/// last request may exceed it.
-const TOGETHER_BYTES_MAX: u64 = 1 << 20;
 
 /// Bytes of the used ring before its entries, and of each entry.
 const USED_HEAD_BYTES: u64 = 4;
 const USED_ENTRY_BYTES: usize = 8;
 
-/// The parts of a device that all its rings share.
-pub(crate) struct Device {
-    pub(crate) runtime: Runtime,
-    pub(crate) disk: Rc<dyn AnyDisk>,
-    pub(crate) buffers: Rc<Buffers>,
-    pub(crate) workers: Workers<Job>,
-    pub(crate) id: [u8; ID_BYTES],
-    /// Whether the driver supports the write cache, that is, sends flushes.
-    pub(crate) has_flush: Cell<bool>,
-    pub(crate) guests: Guests,
-    pub(crate) turn: Turn,
-}
-
-/// The bytes that all rings of a device have taken in the present turn of the runtime's loop.
-#[derive(Default)]
-pub(crate) struct Turn {
-    number: Cell<u64>,
-    written_bytes: Cell<u64>,
-    /// The ring that takes requests next: the first one that found the turn used up.
-    next: Cell<Option<usize>>,
-}
-
-impl Turn {
-    /// Returns whether a ring may take requests in the turn with this number.
-    fn admits(&self, ring: usize, number: u64) -> bool {
-        if self.number.replace(number) != number {
-            self.written_bytes.set(0);
-        }
-        let is_free = self.next.get().is_none_or(|next| next == ring);
-        let is_admitted = is_free && !self.is_spent();
-        if is_admitted {
-            self.next.set(None);
-        } else if is_free {
-            self.next.set(Some(ring));
-        }
-        is_admitted
-    }
-
-    fn is_spent(&self) -> bool {
-        self.written_bytes.get() >= TOGETHER_BYTES_MAX
-    }
-
-    /// Lets the other rings take requests if a ring that has stopped had the turn.
-    fn leave(&self, ring: usize) {
-        if self.next.get() == Some(ring) {
-            self.next.set(None);
-        }
-    }
-}
-
-impl Device {
-    /// Returns whether a change must be durable when it completes, because the driver cannot flush.
-    pub(crate) fn durability(&self) -> Durability {
-        if self.has_flush.get() { Durability::Volatile } else { Durability::Durable }
-    }
-}
-
 /// One ring of a device.
 pub(crate) struct Ring {
-    device: Rc<Device>,
+    runtime: Runtime,
+    buffers: Rc<Buffers>,
     number: usize,
     state: RefCell<State>,
     stage: Cell<Stage>,
@@ -148,10 +81,8 @@ enum Stage {
     Broken,
 }
 
-/// The result of taking requests from a ring.
-enum Taken {
-    /// There may be more requests.
-    Some,
+/// Why no request was taken from a ring.
+pub(crate) enum Idle {
     /// No requests until the guest kicks.
     Nothing,
     /// No requests until one of this ring has ended.
@@ -182,12 +113,18 @@ pub(crate) struct GuestAddresses {
 
 impl Ring {
     /// Returns a ring that is stopped.
-    pub(crate) fn new(device: Rc<Device>, number: usize, guest: Guest) -> Rc<Self> {
+    pub(crate) fn new(
+        runtime: Runtime,
+        buffers: Rc<Buffers>,
+        number: usize,
+        guest: Guest,
+    ) -> Rc<Self> {
         let queue = Queue::new(SIZE_MAX).expect("a power of two");
         let parts = Parts::default();
         let state = State { queue, guest, used: None, kick: None, call: None, error: None, parts };
         Rc::new(Self {
-            device,
+            runtime,
+            buffers,
             number,
             state: RefCell::new(state),
             stage: Cell::new(Stage::Stopped),
@@ -347,10 +284,11 @@ impl Ring {
         Ok(Start { base, used, is_untouched, file })
     }
 
-    /// Starts the ring, which must be set up and enabled.
-    pub(crate) fn start(self: &Rc<Self>, start: Start) {
+    /// Starts the ring, which must be set up and enabled. Returns its kick; the caller starts its
+    /// tasks.
+    pub(crate) fn start(&self, start: Start) -> Option<Arc<OwnedFd>> {
         let state = &mut *self.state.borrow_mut();
-        let Some(kick) = state.kick.clone() else { return };
+        let kick = state.kick.clone()?;
         assert_eq!(self.stage.get(), Stage::Stopped, "a ring that runs is started");
         assert_eq!(start.base, start.used, "the requests in flight are unknown");
         // The queue is created anew, because it counts completions, and no other call resets that
@@ -360,8 +298,7 @@ impl Ring {
         self.began.set(Some(start));
         self.stage.set(Stage::Running);
         self.tasks.set(2);
-        self.device.runtime.spawn(self.clone().take_all(kick));
-        self.device.runtime.spawn(self.clone().notify_all());
+        Some(kick)
     }
 
     /// Stops taking requests. Requests in flight have not ended yet: see [`Self::stopped`].
@@ -370,7 +307,7 @@ impl Ring {
             self.stage.set(Stage::Stopping);
         }
         if let Some(kick) = &self.state.borrow().kick {
-            self.device.runtime.interrupt(kick);
+            self.runtime.interrupt(kick);
         }
         self.wake();
     }
@@ -407,7 +344,7 @@ impl Ring {
         }
     }
 
-    fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.stage.get() == Stage::Running
     }
 
@@ -415,37 +352,17 @@ impl Ring {
     fn wake(&self) {
         self.changed.wake_all();
         self.completed.wake_all();
-        self.device.buffers.wake();
+        self.buffers.wake();
     }
 
-    fn end_task(&self) {
+    /// Records that one of the two tasks has ended.
+    pub(crate) fn end_task(&self) {
         self.tasks.update(|tasks| tasks - 1);
         self.changed.wake_all();
     }
 
-    /// Takes requests until the ring stops.
-    async fn take_all(self: Rc<Self>, kick: Arc<OwnedFd>) {
-        while self.is_running() {
-            let taken = self.take_some();
-            self.notify();
-            match taken {
-                Taken::Some => self.device.runtime.yield_now().await,
-                Taken::Nothing => self.kicked(&kick).await,
-                Taken::Full => {
-                    let in_flight = self.in_flight.get();
-                    let is_less = || self.in_flight.get() < in_flight || !self.is_running();
-                    self.changed.wait_for(|| is_less().then_some(())).await;
-                }
-                Taken::NoRoom => self.device.buffers.room(|| !self.is_running()).await,
-                Taken::Broken(why) => self.break_down(&self.state.borrow(), why),
-            }
-        }
-        self.device.turn.leave(self.number);
-        self.end_task();
-    }
-
     /// Waits until the guest announces requests.
-    async fn kicked(&self, kick: &Arc<OwnedFd>) {
+    pub(crate) async fn kicked(&self, kick: &Arc<OwnedFd>) {
         let enabled = {
             let State { queue, guest, .. } = &mut *self.state.borrow_mut();
             queue.enable_notification(&**guest)
@@ -454,11 +371,11 @@ impl Ring {
             // A request arrived before notifications were enabled.
             Ok(true) => return,
             Ok(false) => {}
-            Err(_) => return self.break_down(&self.state.borrow(), UNREADABLE),
+            Err(_) => return self.broken(UNREADABLE),
         }
-        match self.device.runtime.readable(kick).await {
+        match self.runtime.readable(kick).await {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                return self.break_down(&self.state.borrow(), Malformed("the kick cannot be read"));
+                return self.broken(Malformed("the kick cannot be read"));
             }
             _ => {}
         }
@@ -466,77 +383,54 @@ impl Ring {
         match rustix::io::read(kick, &mut [0; 8]) {
             Ok(1..) | Err(Errno::AGAIN | Errno::INTR) => {}
             // The descriptor would be readable forever.
-            _ => return self.break_down(&self.state.borrow(), Malformed("the kick has ended")),
+            _ => return self.broken(Malformed("the kick has ended")),
         }
         let State { queue, guest, .. } = &mut *self.state.borrow_mut();
         // If this fails, taking the next request reports the error too.
         let _ = queue.disable_notification(&**guest);
     }
 
-    /// Takes requests, and executes those that need not wait.
-    fn take_some(self: &Rc<Self>) -> Taken {
-        let turn = &self.device.turn;
-        if !turn.admits(self.number, self.device.runtime.turns()) {
-            return Taken::Some;
+    /// Takes the next request.
+    pub(crate) fn take(self: &Rc<Self>) -> Result<(Taker, Parts), Idle> {
+        if !self.buffers.have_room() {
+            return Err(Idle::NoRoom);
         }
-        for _ in 0..TOGETHER_MAX {
-            if turn.is_spent() {
-                break;
-            }
-            if !self.device.buffers.have_room() {
-                return Taken::NoRoom;
-            }
-            let (taker, mut parts) = {
-                let State { queue, guest, parts, .. } = &mut *self.state.borrow_mut();
-                if self.in_flight.get() >= queue.size() {
-                    return Taken::Full;
-                }
-                match queue.avail_idx(&**guest, Ordering::Acquire) {
-                    Ok(index) if index.0 == queue.next_avail() => return Taken::Nothing,
-                    Ok(_) => {}
-                    Err(_) => return Taken::Broken(UNREADABLE),
-                }
-                let Ok(mut chains) = queue.iter(&**guest) else {
-                    return Taken::Broken(Malformed("more requests than the ring has entries"));
-                };
-                let Some(chain) = chains.next() else { return Taken::Broken(UNREADABLE) };
-                let head = chain.head_index();
-                if let Err(malformed) = parts.parse(guest, chain) {
-                    return Taken::Broken(malformed);
-                }
-                let (status, output_bytes) = (parts.status, parts.output_bytes());
-                let ring = self.clone();
-                let taker = Taker { ring, guest: guest.clone(), head, status, output_bytes };
-                (taker, std::mem::take(parts))
-            };
-            turn.written_bytes.update(|bytes| bytes + parts.input_bytes());
-            self.in_flight.update(|count| count + 1);
-            self.begin(taker, &mut parts);
-            self.state.borrow_mut().parts = parts;
+        let State { queue, guest, parts, .. } = &mut *self.state.borrow_mut();
+        if self.in_flight.get() >= queue.size() {
+            return Err(Idle::Full);
         }
-        Taken::Some
+        match queue.avail_idx(&**guest, Ordering::Acquire) {
+            Ok(index) if index.0 == queue.next_avail() => return Err(Idle::Nothing),
+            Ok(_) => {}
+            Err(_) => return Err(Idle::Broken(UNREADABLE)),
+        }
+        let Ok(mut chains) = queue.iter(&**guest) else {
+            return Err(Idle::Broken(Malformed("more requests than the ring has entries")));
+        };
+        let Some(chain) = chains.next() else { return Err(Idle::Broken(UNREADABLE)) };
+        let head = chain.head_index();
+        parts.parse(guest, chain).map_err(Idle::Broken)?;
+        self.in_flight.update(|count| count + 1);
+        let (status, output_bytes) = (parts.status, parts.output_bytes());
+        let taker = Taker { ring: self.clone(), guest: guest.clone(), head, status, output_bytes };
+        Ok((taker, std::mem::take(parts)))
     }
 
-    /// Begins a request, and executes it if it need not wait.
-    fn begin(&self, taker: Taker, parts: &mut Parts) {
-        let device = &self.device;
-        // The size may have grown since the last request.
-        let limits = Limits {
-            size_bytes: device.disk.size_bytes(),
-            is_read_only: device.disk.is_read_only(),
-        };
-        match parts.command(&taker.guest, limits) {
-            Ok(command) => execute::begin(device, taker, command, parts),
-            Err(status) => {
-                tracing::debug!(ring = self.number, ?status, "request refused");
-                taker.complete(status, 0);
-            }
-        }
+    /// Takes the parts of a request back, for the memory that they hold.
+    pub(crate) fn reuse(&self, parts: Parts) {
+        self.state.borrow_mut().parts = parts;
+    }
+
+    /// Waits until a request of the ring has ended.
+    pub(crate) async fn one_ended(&self) {
+        let in_flight = self.in_flight.get();
+        let is_less = || self.in_flight.get() < in_flight || !self.is_running();
+        self.changed.wait_for(|| is_less().then_some(())).await;
     }
 
     /// Notifies the guest of completed requests together, once the tasks that were ready with the
     /// first of them have run.
-    async fn notify_all(self: Rc<Self>) {
+    pub(crate) async fn notify_all(self: Rc<Self>) {
         loop {
             let is_due = || self.has_completed.get() || !self.is_running();
             self.completed.wait_for(|| is_due().then_some(())).await;
@@ -548,7 +442,8 @@ impl Ring {
         self.end_task();
     }
 
-    fn notify(&self) {
+    /// Notifies the guest of the requests that were completed since the last call.
+    pub(crate) fn notify(&self) {
         if !self.has_completed.replace(false) {
             return;
         }
@@ -562,7 +457,11 @@ impl Ring {
         }
     }
 
-    /// Stops serving the ring until it is set up again.
+    /// Stops serving the ring, which is unusable, until it is set up again.
+    pub(crate) fn broken(&self, why: Malformed) {
+        self.break_down(&self.state.borrow(), why);
+    }
+
     fn break_down(&self, state: &State, why: Malformed) {
         let (ring, error, message) = (self.number, why.0, "the guest's ring is unusable");
         // A guest can break its ring any number of times.
@@ -602,7 +501,7 @@ impl Taker {
         };
         if used.is_err() && ring.is_running() {
             let why = Malformed("a chain that begins outside of the ring");
-            ring.break_down(&ring.state.borrow(), why);
+            ring.broken(why);
         }
         ring.has_completed.set(true);
         ring.completed.wake_all();

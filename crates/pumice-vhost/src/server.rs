@@ -12,9 +12,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use crate::channel::Channel;
+use crate::execute::{Device, Turn};
 use crate::guest::{Guests, KnownGuest};
 use crate::request::ID_BYTES;
-use crate::ring::{Device, Turn};
 use crate::session::Session;
 use crate::workers::Workers;
 use pumice_drive::base::wait::WaitQueue;

@@ -14,10 +14,11 @@ use zerocopy::IntoBytes;
 
 use crate::channel::{Channel, End, Received};
 use crate::config::{self, QUEUES_MAX, feature};
+use crate::execute::{self, Device};
 use crate::guest::Start;
 use crate::memory::Memory;
 use crate::message::{Addresses, Head, Message, decode};
-use crate::ring::{Device, GuestAddresses, Ring};
+use crate::ring::{GuestAddresses, Ring};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
 
@@ -293,7 +294,7 @@ impl Session {
             self.device.guests.admit(&self.memory.borrow().files());
             tracing::info!("front end connected");
         }
-        ring.start(start);
+        execute::start(&self.device, ring, start);
         Ok(())
     }
 
@@ -328,7 +329,9 @@ impl Session {
         let mut rings = self.rings.borrow_mut();
         let ring = rings.get_mut(number).ok_or("no such ring")?;
         let new = || {
-            let ring = Ring::new(self.device.clone(), number, self.memory.borrow().guest().clone());
+            let Device { runtime, buffers, .. } = &*self.device;
+            let guest = self.memory.borrow().guest().clone();
+            let ring = Ring::new(runtime.clone(), buffers.clone(), number, guest);
             ring.set_event_index(self.features.get() & feature::EVENT_INDEX != 0);
             ring
         };
