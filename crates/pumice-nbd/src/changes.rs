@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::caller::Caller;
 use super::export::{Announcement, Earlier, Export};
+use super::options::Security;
 use super::policy::Policy;
-use super::server::{Security, Server};
+use super::server::Server;
 use super::session::{Place, Shared, Stage};
 use pumice_drive::base::Clock;
 

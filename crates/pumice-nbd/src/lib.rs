@@ -104,6 +104,7 @@
 //! | `spare_time` | the share of a thread that BLOCK_STATUS may use |
 //! | `budget` | memory for payloads |
 //! | `session` | state shared by the parts of a connection |
+//! | `options` | security and limits of a server |
 //! | `connection`, `server` | the order of steps |
 //! | `changes` | a server that changes while it serves |
 //! | `remote_exports` | exports on another thread |
@@ -140,6 +141,7 @@ mod incoming;
 pub mod listen;
 pub mod memory_disk;
 mod notices;
+mod options;
 mod policy;
 mod rate;
 mod read_reply;
@@ -168,11 +170,12 @@ pub use handover::{Handover, Parked};
 pub use identity::Identity;
 pub use ipnet::IpNet;
 pub use listen::{Access, Endpoint, Listen, Listener};
+pub use options::{Options, Security};
 pub use policy::{Policy, Rules};
 pub use rate::Rate;
 pub use remote_exports::RemoteExports;
 pub use roster::{Listed, Roster};
-pub use server::{Options, Security, Server};
+pub use server::Server;
 pub use tally::Tally;
 
 /// Length of the pieces in which longer requests are streamed, in bytes. After a crash, a write up

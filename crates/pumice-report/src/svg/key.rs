@@ -2,11 +2,13 @@
 //! legends.
 
 use super::super::chart::Series;
-use super::lines::MARKERS_MAX;
 use super::{COLOURS, Pixel, Px, Svg, series_class};
 
 /// Pixels from the centre of a marker to its edge.
 pub(super) const MARKER_RADIUS: f64 = 2.8;
+
+/// Maximum number of points in a series with markers.
+pub(super) const MARKERS_MAX: usize = 40;
 
 /// Returns the legend sample of a bar chart's series.
 pub(crate) fn bar_key(index: usize) -> String {

@@ -3,13 +3,10 @@
 
 use super::super::chart::{LineChart, Point, Series};
 use super::super::number::Number;
-use super::key::{MARKER_RADIUS, line_class, marker};
+use super::key::{MARKER_RADIUS, MARKERS_MAX, line_class, marker};
 use super::label::{shortened, text_width};
 use super::pixel_axis::{Ends, PixelAxis};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Pixel, Px, Size, Svg, series_class};
-
-/// Maximum number of points in a series with markers.
-pub(super) const MARKERS_MAX: usize = 40;
 
 /// Pixels above and below the plot for titles and tick labels.
 const ABOVE: f64 = 30.0;

@@ -28,5 +28,6 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use simulated::{Disk, DiskCounts};
+pub use schedule::DiskCounts;
+pub use simulated::Disk;
 pub use spec::DiskSpec;

@@ -4,12 +4,25 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use super::DiskSpec;
 use super::platters::Platters;
-use super::{DiskCounts, DiskSpec};
 use crate::content::Content;
 
 /// Maximum number of times that the oldest operation in a queue is passed over; arbitrary.
 pub(super) const PASSED_MAX: u32 = 64;
+
+/// Number of operations of a disk so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskCounts {
+    /// Reads that moved the head.
+    pub head_reads: u64,
+    /// Writes that moved the head.
+    pub head_writes: u64,
+    /// Reads served by the cache or by the read-ahead under the head.
+    pub cached_reads: u64,
+    /// Time spent in seeks and rotational delays, in ns.
+    pub access_ns: u64,
+}
 
 /// Completion flag for a read.
 pub(super) type Done = Rc<Cell<bool>>;

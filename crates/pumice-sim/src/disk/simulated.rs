@@ -6,25 +6,12 @@ use std::rc::Rc;
 
 use super::DiskSpec;
 use super::platters::Platters;
-use super::schedule::{Ahead, Done, Job, Read, State};
+use super::schedule::{Ahead, DiskCounts, Done, Job, Read, State};
 use crate::Result;
 use crate::content::{Content, Part, check_range, parts};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::{Line, WaitQueue};
-
-/// Number of operations of a disk so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskCounts {
-    /// Reads that moved the head.
-    pub head_reads: u64,
-    /// Writes that moved the head.
-    pub head_writes: u64,
-    /// Reads served by the cache or by the read-ahead under the head.
-    pub cached_reads: u64,
-    /// Time spent in seeks and rotational delays, in ns.
-    pub access_ns: u64,
-}
 
 /// A simulated hard disk.
 pub struct Disk<C> {

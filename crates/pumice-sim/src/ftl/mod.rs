@@ -28,8 +28,9 @@ mod spec;
 
 pub use counts::{Amplification, LogCounts};
 pub use log::{Fault, FaultKind, LogFtl, ReadTimes, RebuildTimes};
+pub use segments::VictimPolicy;
 pub use sizes::StoredSizes;
-pub use spec::{LogSpec, VictimPolicy};
+pub use spec::LogSpec;
 
 /// Size of a host block in bytes.
 pub const BLOCK_BYTES: u32 = pumice_drive::base::units::BLOCK_BYTES as u32;

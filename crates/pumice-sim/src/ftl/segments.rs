@@ -11,13 +11,22 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::VictimPolicy;
 use super::reverse::LbaSet;
 use crate::nand::{BlockAddress, FREE_BLOCK_BYTES, Flash, FlashShape, FreeBlocks, Worn};
 use pumice_drive::controller::benefit_over_cost;
 
 /// Minimum number of entries for which thinning a reverse list is worthwhile (arbitrary).
 const THINNED_MIN: u32 = 64;
+
+/// The policy that chooses the segment to empty next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VictimPolicy {
+    /// The segment with the fewest live bytes.
+    Greedy,
+    /// The policy of this program's controller: dead bytes times age, divided by the cost of moving
+    /// the rest.
+    CostBenefit,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

@@ -1,24 +1,15 @@
 //! The parameters of a log-structured drive.
 
 use super::layout::Layout;
+use super::segments::{self, VictimPolicy};
 use super::sizes::FrameSizes;
-use super::{StoredSizes, reverse, segments};
+use super::{StoredSizes, reverse};
 use crate::nand::{FlashShape, FlashTiming, FreeBlocks};
 use crate::{Error, Result};
 
 /// Minimum number of free segments: one for the host, and one for data that is moved at the same
 /// time.
 const FREE_SEGMENTS_MIN: u32 = 2;
-
-/// The policy that chooses the segment to empty next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VictimPolicy {
-    /// The segment with the fewest live bytes.
-    Greedy,
-    /// The policy of this program's controller: dead bytes times age, divided by the cost of moving
-    /// the rest.
-    CostBenefit,
-}
 
 /// A log-structured drive.
 #[derive(Clone, Debug, PartialEq)]

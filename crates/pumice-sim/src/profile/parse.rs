@@ -7,30 +7,12 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::builtin::{PARTS, PROFILES, not_found};
+use super::parts::Kind;
 use super::{Controller, Design, Disk, Flash, Link, Mapping, Parity, Profile, Sourced};
 use crate::{Error, Result};
 
 /// Maximum size of a profile file in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// The kind of a [`Design`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Kind {
-    Log,
-    BlockMapped,
-    Disk,
-}
-
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Log => "log",
-            Self::BlockMapped => "block-mapped",
-            Self::Disk => "disk",
-        }
-    }
-}
 
 /// Maximum nesting depth of included parts.
 const INCLUDES_MAX: u32 = 4;

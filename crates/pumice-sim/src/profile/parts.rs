@@ -1,9 +1,8 @@
 //! A drive composed of its parts.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::parse::Kind;
 use super::{Controller, Disk, Fact, Flash, Link, Mapping, Parity, Sourced};
 
 /// A drive, described by numbers.
@@ -52,6 +51,25 @@ pub enum Design {
         /// The platters.
         disk: Disk,
     },
+}
+
+/// The kind of a [`Design`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    Log,
+    BlockMapped,
+    Disk,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::BlockMapped => "block-mapped",
+            Self::Disk => "disk",
+        }
+    }
 }
 
 impl Profile {
