@@ -278,3 +278,17 @@ impl Device {
         Some(Worn { mean, max, deviation: (squares / count).sqrt() })
     }
 }
+
+/// Returns the size of a profile's drive in bytes, before scaling.
+///
+/// # Errors
+/// The errors of [`Spec::of`].
+pub fn size_bytes(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<u64> {
+    match options.over_provisioning_percent {
+        None => Ok(profile.size_bytes.is * u64::from(options.stripe)),
+        Some(_) => {
+            let whole = ForecastOptions { scaled_bytes: None, ..options.clone() };
+            Ok(Spec::of(profile, data, &whole)?.size_bytes())
+        }
+    }
+}

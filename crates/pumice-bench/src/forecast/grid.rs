@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::host::Lane;
-use super::scenario::Setup;
 use super::side_by_side::{side_by_side, threads};
+use super::simulation::Setup;
 use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, Watch};
 use crate::error::Result;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Point, Scale, Table};

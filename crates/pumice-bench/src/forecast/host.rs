@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use super::Watch;
 use crate::stats::Latencies;
 use crate::workload::pattern::{Action, Requests};
 use crate::workload::{Flush, Workload};
@@ -17,6 +16,16 @@ const TOLD_EVERY: u64 = 1 << 12;
 
 /// Request size of a fill in bytes.
 const FILL_BYTES: u64 = 128 << 10;
+
+/// Receives the progress of simulations. At most one simulation per processor runs at a time; they
+/// are numbered from 0.
+pub trait Watch: Sync {
+    /// Reports that a simulation starts an activity of about this many requests.
+    fn begins(&self, simulation: usize, what: String, requests: u64);
+
+    /// Reports that a simulation has completed this many further requests.
+    fn advances(&self, simulation: usize, requests: u64);
+}
 
 /// Totals of completed requests.
 #[derive(Clone, Debug, Default)]

@@ -33,11 +33,13 @@ mod source;
 mod tests;
 
 pub use data::Data;
-pub use device::Spec;
+pub use device::{Spec, size_bytes};
 pub use figures::{
     Breakdown, CacheUse, Endurance, Failing, Figures, LostPart, Point, Preconditioning, Speed, Worn,
 };
 pub use grid::{Grid, GridCell, GridSpec, grid};
-pub use options::{ForecastOptions, PlannedFault, SCALED_BYTES, State, size_bytes};
-pub use scenario::{CacheFacts, Forecast, Scenario, Test, Watch, forecast, forecasts};
+pub use host::Watch;
+pub use options::{ForecastOptions, PlannedFault, SCALED_BYTES, State};
+pub use scenario::{CacheFacts, Forecast, Test, forecast, forecasts};
+pub use simulation::Scenario;
 pub use source::{Asked, Case, Load, Source, TraceLoad};

@@ -5,11 +5,9 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Data, Spec};
 use crate::error::{Error, Result};
 use pumice_sim::drive::cached::DriveCache;
 use pumice_sim::ftl::FaultKind;
-use pumice_sim::profile::Profile;
 
 /// Size in bytes of the smaller drive that is simulated in place of a larger one, unless the whole
 /// drive is requested. At this size, random writes reach steady state within seconds, and write
@@ -128,20 +126,6 @@ impl Default for ForecastOptions {
             cache: None,
             over_provisioning_percent: None,
             faults: Vec::new(),
-        }
-    }
-}
-
-/// Returns the size of a profile's drive in bytes, before scaling.
-///
-/// # Errors
-/// The errors of [`Spec::of`].
-pub fn size_bytes(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<u64> {
-    match options.over_provisioning_percent {
-        None => Ok(profile.size_bytes.is * u64::from(options.stripe)),
-        Some(_) => {
-            let whole = ForecastOptions { scaled_bytes: None, ..options.clone() };
-            Ok(Spec::of(profile, data, &whole)?.size_bytes())
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::host::Lane;
+use super::host::{Lane, Watch};
 use super::side_by_side::{side_by_side, threads};
-use super::simulation::Simulation;
-use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes};
+use super::simulation::{Scenario, Setup, Simulation};
+use super::{Data, Figures, State, size_bytes};
 use crate::error::Result;
 use pumice_drive::codec::Codec;
 use pumice_sim::drive::cached::DriveCache;
@@ -92,32 +92,12 @@ pub struct Test {
     pub without_parity: Option<Figures>,
 }
 
-/// A drive and a series of workloads.
-#[derive(Clone, Copy, Debug)]
-pub struct Scenario<'a> {
-    /// Profile of the drive.
-    pub profile: &'a Profile,
-    /// Workloads that run sequentially on the same drive.
-    pub cases: &'a [Case],
-    /// The parameters of the forecast.
-    pub options: &'a ForecastOptions,
-}
-
-/// Receives the progress of simulations. At most one simulation per processor runs at a time; they
-/// are numbered from 0.
-pub trait Watch: Sync {
-    /// Reports that a simulation starts an activity of about this many requests.
-    fn begins(&self, simulation: usize, what: String, requests: u64);
-
-    /// Reports that a simulation has completed this many further requests.
-    fn advances(&self, simulation: usize, requests: u64);
-}
-
 /// Calculates a forecast. Returns `None` if `stop` was set. Both drives are simulated concurrently
 /// if processors and memory allow it.
 ///
 /// # Errors
-/// The errors of [`Spec::of`]; a case does not fit on the drive; a trace cannot be read.
+/// The errors of [`Spec::of`](super::Spec::of); a case does not fit on the drive; a trace cannot
+/// be read.
 pub fn forecast(
     scenario: Scenario<'_>,
     data: &Data,
@@ -187,20 +167,7 @@ fn uncompressed(profile: &Profile) -> Profile {
 /// Figures of each case, with a remark.
 pub(super) type Found = Vec<(Figures, Option<String>)>;
 
-/// A scenario with its data.
-#[derive(Clone, Copy)]
-pub(super) struct Setup<'a> {
-    pub(super) scenario: Scenario<'a>,
-    pub(super) data: &'a Data,
-    /// Whether to calculate the data lost if a die fails.
-    pub(super) loses_die: bool,
-}
-
 impl Setup<'_> {
-    pub(super) fn spec(&self) -> Result<Spec> {
-        Spec::of(self.scenario.profile, self.data, self.scenario.options)
-    }
-
     /// Runs the cases in order on a new drive. Returns `None` if `stop` was set.
     pub(super) fn simulate(
         &self,
@@ -215,11 +182,6 @@ impl Setup<'_> {
             found.push(of_case);
         }
         Ok(Some(found))
-    }
-
-    /// Returns the maximum memory of the simulation in bytes.
-    pub(super) fn memory_bytes_max(&self) -> Result<u64> {
-        self.spec()?.memory_bytes_max()
     }
 
     /// Returns the forecast, assembled from the figures of the drive, of the drive without

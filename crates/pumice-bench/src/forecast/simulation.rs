@@ -25,9 +25,8 @@ use super::figures::{
     Breakdown, CacheUse, Endurance, Failing, Figures, LostPart, Point, Preconditioning, Speed,
 };
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
-use super::scenario::Setup;
 use super::source::{Case, Load, TraceLoad};
-use super::{ForecastOptions, PlannedFault, Scenario, State};
+use super::{Data, ForecastOptions, PlannedFault, State};
 use crate::error::{Error, Result};
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::ErrorKind;
@@ -36,6 +35,7 @@ use pumice_sim::drive::cached::CacheCounts;
 use pumice_sim::formula;
 use pumice_sim::ftl::{BLOCK_BYTES, LogCounts, RebuildTimes};
 use pumice_sim::log_drive::{FaultAt, LogDrive};
+use pumice_sim::profile::Profile;
 use pumice_sim::trace::Reader;
 
 /// Maximum relative difference between the write amplification of two rounds in steady state.
@@ -74,6 +74,37 @@ const FILL_SLOTS: u32 = 32;
 /// Maximum number of requests in flight during a replay. Beyond that, the queue of a drive is not a
 /// bottleneck (arbitrary).
 const REPLAY_SLOTS_MAX: u32 = 1024;
+
+/// A drive and a series of workloads.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario<'a> {
+    /// Profile of the drive.
+    pub profile: &'a Profile,
+    /// Workloads that run sequentially on the same drive.
+    pub cases: &'a [Case],
+    /// The parameters of the forecast.
+    pub options: &'a ForecastOptions,
+}
+
+/// A scenario with its data.
+#[derive(Clone, Copy)]
+pub(super) struct Setup<'a> {
+    pub(super) scenario: Scenario<'a>,
+    pub(super) data: &'a Data,
+    /// Whether to calculate the data lost if a die fails.
+    pub(super) loses_die: bool,
+}
+
+impl Setup<'_> {
+    pub(super) fn spec(&self) -> Result<Spec> {
+        Spec::of(self.scenario.profile, self.data, self.scenario.options)
+    }
+
+    /// Returns the maximum memory of the simulation in bytes.
+    pub(super) fn memory_bytes_max(&self) -> Result<u64> {
+        self.spec()?.memory_bytes_max()
+    }
+}
 
 /// One drive and its history.
 pub(super) struct Simulation<'a> {

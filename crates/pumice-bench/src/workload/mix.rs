@@ -8,7 +8,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::spec::{Operation, Pattern, RECORD_BYTES_MIN, Workload};
 use crate::error::{Error, Result};
 use pumice_drive::base::units::format_size_exact;
 
@@ -16,6 +15,9 @@ use pumice_drive::base::units::format_size_exact;
 ///
 /// Source: Iometer 1.1.0, `MAX_ACCESS_SPECS`.
 pub(crate) const ACCESSES_MAX: usize = 100;
+
+/// Bytes of a sector, the unit of requests.
+const SECTOR_BYTES: u64 = 512;
 
 /// Maximum pause between bursts, in milliseconds: a minute (arbitrary).
 const PAUSE_MS_MAX: u32 = 60_000;
@@ -42,7 +44,7 @@ pub struct Access {
 impl Access {
     /// Returns the distance between possible random offsets in bytes.
     pub(crate) fn step_bytes(&self) -> u64 {
-        self.align_bytes.max(RECORD_BYTES_MIN)
+        self.align_bytes.max(SECTOR_BYTES)
     }
 }
 
@@ -51,38 +53,28 @@ pub(super) fn common(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { common(other, one % other) }
 }
 
-/// Checks the mix of a workload whose record size is valid.
+/// Checks a mix whose largest request is a valid record of `record_bytes`.
 ///
 /// # Errors
 /// [`Error::Invalid`] with the invalid number and its range.
-pub(super) fn check(workload: &Workload) -> Result<()> {
+pub(super) fn check(mix: &[Access], record_bytes: u64) -> Result<()> {
     let wrong = |what: String| Err(Error::invalid(what));
-    let mix = &workload.mix;
-    if mix.is_empty() {
-        return Ok(());
-    }
-    if workload.operation != Operation::Mixed {
-        return wrong(format!("{} takes no mix: only mixed does", workload.operation.name()));
-    }
-    if workload.pattern != Pattern::Uniform {
-        return wrong(format!("a mix has no pattern {}: remove it", workload.pattern));
-    }
     if mix.len() > ACCESSES_MAX {
         return wrong(format!("{} kinds of requests: expected up to {ACCESSES_MAX}", mix.len()));
     }
-    if mix.iter().map(|access| access.bytes).max() != Some(workload.record_bytes) {
+    if mix.iter().map(|access| access.bytes).max() != Some(record_bytes) {
         return wrong("the record of a mix is not its largest request".into());
     }
     for access in mix {
         let Access { share_percent, reads_percent, random_percent, .. } = *access;
-        if access.bytes == 0 || !access.bytes.is_multiple_of(RECORD_BYTES_MIN) {
+        if access.bytes == 0 || !access.bytes.is_multiple_of(SECTOR_BYTES) {
             return wrong(format!("requests of {} bytes: expected sectors of 512", access.bytes));
         }
         if share_percent > 100 || reads_percent > 100 || random_percent > 100 {
             let size = format_size_exact(access.bytes);
             return wrong(format!("a share of the requests of {size} is above 100 %"));
         }
-        if !access.align_bytes.is_multiple_of(RECORD_BYTES_MIN) {
+        if !access.align_bytes.is_multiple_of(SECTOR_BYTES) {
             return wrong(format!(
                 "an alignment of {} bytes: expected sectors",
                 access.align_bytes
@@ -107,6 +99,7 @@ mod tests {
     //! Goal: an impossible mix is refused, and the error includes the number.
     use super::*;
     use crate::bench::results::sample::workload;
+    use crate::workload::Operation;
 
     #[test]
     fn what_cannot_be_mixed_is_refused() {

@@ -416,7 +416,7 @@ impl Workload {
             ));
         }
         self.pattern.check()?;
-        mix::check(self)?;
+        self.check_mix()?;
         let least = record
             * u64::from(self.threads)
             * if self.operation == Operation::Copy { 2 } else { 1 };
@@ -428,6 +428,21 @@ impl Workload {
             ));
         }
         Ok(())
+    }
+
+    fn check_mix(&self) -> Result<()> {
+        if self.mix.is_empty() {
+            return Ok(());
+        }
+        let (operation, pattern) = (self.operation, self.pattern);
+        if operation != Operation::Mixed {
+            let name = operation.name();
+            return Err(Error::invalid(format!("{name} takes no mix: only mixed does")));
+        }
+        if pattern != Pattern::Uniform {
+            return Err(Error::invalid(format!("a mix has no pattern {pattern}: remove it")));
+        }
+        mix::check(&self.mix, self.record_bytes)
     }
 
     /// Returns the end of the used part of the target, in bytes.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Data, judge};
+use super::Data;
 use crate::stats::Comparison;
 
 /// Version of the JSON format.
@@ -191,32 +191,4 @@ pub struct SweepStep {
     pub saved: f64,
     /// Whether the saving is large enough to count.
     pub is_saved: bool,
-}
-
-impl Detection {
-    /// Adds remarks about the circumstances of the detection.
-    pub(super) fn remark(&mut self) {
-        let fact = |name: &str| self.environment.iter().find(|(one, _)| one == name);
-        let mounted = fact("file system").map_or("", |(_, value)| value.as_str());
-        if self.direct && mounted.starts_with("btrfs") {
-            self.remarks.push(
-                "btrfs does not compress direct writes: repeat the detection without --direct."
-                    .into(),
-            );
-        }
-        let uneven = |sweep: &Option<Sweep>, rises| {
-            sweep.as_ref().is_some_and(|sweep| judge::is_uneven(sweep, rises))
-        };
-        if uneven(&self.threshold, true) || uneven(&self.reach, false) {
-            self.remarks.push(
-                "The savings of the threshold or unit rise and fall: other programs may have been \
-                 writing; repeat the detection."
-                    .into(),
-            );
-        }
-        let is_drive = self.accounts.iter().any(|account| account.name.starts_with("drive"));
-        if is_drive {
-            self.remarks.push("Reads may have been answered from the drive's own cache.".into());
-        }
-    }
 }

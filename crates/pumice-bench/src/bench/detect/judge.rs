@@ -13,7 +13,9 @@
 //! ```
 
 use super::data::Data;
-use super::{Account, Amount, Answer, Class, Operation, Speed, Strength, Sweep, SweepStep, Zeroes};
+use super::{
+    Account, Amount, Answer, Class, Detection, Operation, Speed, Strength, Sweep, SweepStep, Zeroes,
+};
 use crate::stats::{Better, Comparison, Design, Pair, Verdict, compare};
 
 /// Limits for the space of incompressible data, as a multiple of its bytes: each reading must be
@@ -235,6 +237,34 @@ pub(super) fn threshold(source: &str, steps: &[SweepReading]) -> Sweep {
 /// (0).
 pub(super) fn reach(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(source, steps, |bytes| bytes > 0.0, |_, saved| saved >= REPEATS_SHARE, f64::max)
+}
+
+impl Detection {
+    /// Adds remarks about the circumstances of the detection.
+    pub(super) fn remark(&mut self) {
+        let fact = |name: &str| self.environment.iter().find(|(one, _)| one == name);
+        let mounted = fact("file system").map_or("", |(_, value)| value.as_str());
+        if self.direct && mounted.starts_with("btrfs") {
+            self.remarks.push(
+                "btrfs does not compress direct writes: repeat the detection without --direct."
+                    .into(),
+            );
+        }
+        let uneven = |sweep: &Option<Sweep>, rises| {
+            sweep.as_ref().is_some_and(|sweep| is_uneven(sweep, rises))
+        };
+        if uneven(&self.threshold, true) || uneven(&self.reach, false) {
+            self.remarks.push(
+                "The savings of the threshold or unit rise and fall: other programs may have been \
+                 writing; repeat the detection."
+                    .into(),
+            );
+        }
+        let is_drive = self.accounts.iter().any(|account| account.name.starts_with("drive"));
+        if is_drive {
+            self.remarks.push("Reads may have been answered from the drive's own cache.".into());
+        }
+    }
 }
 
 /// Returns whether a sweep's savings both rise and fall. Other writers can cause this, because each

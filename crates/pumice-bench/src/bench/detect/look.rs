@@ -6,12 +6,12 @@ use rand_xoshiro::rand_core::Rng;
 
 use super::data::Maker;
 use super::judge::{self, Rates, Reading, SweepReading};
-use super::region::{RECORD_BYTES, Region};
+use super::region::{RECORD_BYTES, Region, Settings};
 use super::usage_source::{self, UsageSource, usage_sources};
 use super::words;
 use super::{Account, Answer, Class, Data, Detection, FORMAT, Operation, Zeroes};
 use crate::bench::results::environment::environment;
-use crate::bench::target::{Access, Location};
+use crate::bench::target::Location;
 use crate::error::{Error, Result};
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::format_size_exact;
@@ -29,19 +29,6 @@ pub(super) const SAVINGS: [f64; 7] = [0.0, 5.0, 10.0, 12.5, 25.0, 50.0, 75.0];
 
 /// Distances between repeats in the unit sweep, in KiB.
 pub(super) const DISTANCES_KIB: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
-
-/// Settings of a detection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The mode in which the target is opened.
-    pub access: Access,
-    /// Allows overwriting existing data on the target.
-    pub destroy: bool,
-    /// Bytes of each run: at least [`SPAN_BYTES_MIN`], a multiple of 256 KiB.
-    pub span_bytes: u64,
-    /// Seed of the data and of the order of runs.
-    pub seed: u64,
-}
 
 /// Finds out whether a target compresses or deduplicates.
 ///

@@ -33,4 +33,5 @@ pub use detection::{
     Account, Amount, Answer, Class, Detection, FORMAT, Operation, Speed, Strength, Sweep,
     SweepStep, Zeroes,
 };
-pub use look::{SPAN_BYTES_MIN, Settings, detect};
+pub use look::{SPAN_BYTES_MIN, detect};
+pub use region::Settings;

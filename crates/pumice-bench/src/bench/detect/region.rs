@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, fadvise, syncfs};
 
-use super::Settings;
 use super::data::Maker;
 use crate::bench::shutdown::until_stopped;
 use crate::bench::target::{Access, FileTarget, Location, NbdTarget, Target, open_drive};
@@ -25,6 +24,20 @@ use pumice_drive::runtime::{Backend, Runtime};
 
 /// Bytes of each request: twice the largest compression unit of common file systems.
 pub(super) const RECORD_BYTES: u64 = 256 << 10;
+
+/// Settings of a detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The mode in which the target is opened.
+    pub access: Access,
+    /// Allows overwriting existing data on the target.
+    pub destroy: bool,
+    /// Bytes of each run: at least [`SPAN_BYTES_MIN`](super::SPAN_BYTES_MIN), a multiple of
+    /// 256 KiB.
+    pub span_bytes: u64,
+    /// Seed of the data and of the order of runs.
+    pub seed: u64,
+}
 
 /// A target under test.
 pub(super) struct Region<'a> {

@@ -5,11 +5,14 @@
 
 use crate::bench::results::{Results, RunResult};
 use crate::stats::{Latencies, Summary};
-use crate::workload::{Level, Plan, Test};
+use crate::workload::{Level, Plan, Test, Workload};
 use pumice_report::Number;
 
 /// Significant digits of a measured number.
 const DIGITS: u8 = 4;
+
+/// Minimum number of depths in a sweep. Two are merely two tests.
+const DEPTHS_MIN: usize = 3;
 
 /// One test at one level.
 pub(super) struct Cell<'a> {
@@ -60,6 +63,30 @@ impl<'a> Cells<'a> {
             }
         }
         Self { results, all }
+    }
+
+    /// Returns the groups of tests that differ only in their depth, each group ordered by depth.
+    pub(super) fn sweeps(&self) -> Vec<Vec<usize>> {
+        let tests = &self.plan().tests;
+        let depth = |test: &usize| tests[*test].workload.depth;
+        let mut alike: Vec<(Workload, Vec<usize>)> = Vec::new();
+        for (index, test) in tests.iter().enumerate() {
+            let workload = Workload { depth: 0, ..test.workload.clone() };
+            let same = alike
+                .iter_mut()
+                .find(|(other, members)| *other == workload && tests[members[0]].unit == test.unit);
+            match same {
+                Some((_, members)) => members.push(index),
+                None => alike.push((workload, vec![index])),
+            }
+        }
+        let sorted = alike.into_iter().map(|(_, mut members)| {
+            members.sort_by_key(depth);
+            members
+        });
+        let distinct =
+            |members: &Vec<usize>| members.windows(2).all(|pair| depth(&pair[0]) < depth(&pair[1]));
+        sorted.filter(|members| members.len() >= DEPTHS_MIN && distinct(members)).collect()
     }
 
     pub(super) fn plan(&self) -> &'a Plan {

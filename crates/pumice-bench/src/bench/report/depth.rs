@@ -5,46 +5,18 @@
 
 use super::cells::{Cell, Cells};
 use super::speed;
-use crate::workload::Workload;
 use pumice_drive::base::units::format_size_exact;
 use pumice_report::{Axis, LineChart, Point, Scale, Section};
 
-/// Minimum number of depths in a sweep. Two are merely two tests.
-const DEPTHS_MIN: usize = 3;
-
 /// Maximum number of lines in a chart, so that they can be distinguished.
 const LINES_MAX: usize = 8;
-
-/// Returns the groups of tests that differ only in their depth, each group ordered by depth.
-pub(super) fn sweeps(cells: &Cells<'_>) -> Vec<Vec<usize>> {
-    let tests = &cells.plan().tests;
-    let depth = |test: &usize| tests[*test].workload.depth;
-    let mut alike: Vec<(Workload, Vec<usize>)> = Vec::new();
-    for (index, test) in tests.iter().enumerate() {
-        let workload = Workload { depth: 0, ..test.workload.clone() };
-        let same = alike
-            .iter_mut()
-            .find(|(other, members)| *other == workload && tests[members[0]].unit == test.unit);
-        match same {
-            Some((_, members)) => members.push(index),
-            None => alike.push((workload, vec![index])),
-        }
-    }
-    let sorted = alike.into_iter().map(|(_, mut members)| {
-        members.sort_by_key(depth);
-        members
-    });
-    let distinct =
-        |members: &Vec<usize>| members.windows(2).all(|pair| depth(&pair[0]) < depth(&pair[1]));
-    sorted.filter(|members| members.len() >= DEPTHS_MIN && distinct(members)).collect()
-}
 
 /// Returns a section with the sweeps of all results, whose plans must be alike. The section has no
 /// blocks if there are no sweeps.
 pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
     let mut section = super::section("Over queue depth");
     let Some(first) = all.first() else { return section };
-    for sweep in sweeps(first) {
+    for sweep in first.sweeps() {
         let title = title(first, &sweep);
         for lines in series(all, names) {
             let chart = |what: &str, axis: Axis| {

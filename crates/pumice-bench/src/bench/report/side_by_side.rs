@@ -6,9 +6,9 @@
 //! sweep the queue depth have separate charts.
 
 use super::cells::{Cell, Cells};
+use super::facts;
 use super::range;
 use super::speed::{self, GROUPS_MAX};
-use super::{depth, facts};
 use crate::bench::results::Results;
 use crate::workload::Unit;
 use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Section, Table};
@@ -20,7 +20,7 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     let [first, _, ..] = all else { return section };
     section.block(measured(all, names));
     let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
-    let in_sweeps: Vec<usize> = depth::sweeps(&cells[0]).concat();
+    let in_sweeps: Vec<usize> = cells[0].sweeps().concat();
     let plan = &first.header.plan;
     for unit in Unit::ALL {
         let is_drawn = |test: &usize| plan.tests[*test].unit == unit && !in_sweeps.contains(test);

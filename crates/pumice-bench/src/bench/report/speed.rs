@@ -6,7 +6,6 @@
 //! the saving, with a line for each test.
 
 use super::cells::{Cell, Cells};
-use super::depth;
 use crate::bench::results::Results;
 use crate::stats::Better;
 use crate::workload::{Operation, Unit, Workload};
@@ -176,7 +175,7 @@ fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
 /// Returns one chart for all tests outside sweeps, then one for each sweep.
 fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
     let mut tests = measured(cells, unit);
-    let in_sweeps = depth::sweeps(cells).concat();
+    let in_sweeps = cells.sweeps().concat();
     tests.retain(|test| !in_sweeps.contains(test));
     let (sweeps, single) = swept(cells, tests);
     let tests = &cells.plan().tests;

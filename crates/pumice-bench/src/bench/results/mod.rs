@@ -17,7 +17,7 @@ pub(crate) mod sample;
 
 pub(crate) use cells::names;
 pub use cells::{CellSummary, Results};
-pub use environment::MachineLoad;
+pub use environment::{DeviceBytes, MachineLoad};
 pub use file::{Writer, line_schema, read};
 pub use header::{FORMAT, Header, LevelFindings, TARGETS_MAX, Turns};
-pub use run::{DeviceBytes, RunResult};
+pub use run::RunResult;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::environment::MachineLoad;
+use super::environment::{DeviceBytes, MachineLoad};
 use crate::bench::engine::Sample;
 use crate::workload::Unit;
 
@@ -52,21 +52,6 @@ impl RunResult {
             Unit::Duration => seconds,
         }
     }
-}
-
-/// Bytes counted by a block device during a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeviceBytes {
-    /// Bytes read.
-    pub read: u64,
-    /// Bytes written.
-    pub written: u64,
-    /// Bytes discarded.
-    pub discarded: u64,
-    /// Bytes written over the device's lifetime, as reported by the device (SMART); absent if not
-    /// available.
-    #[serde(default)]
-    pub smart_written: Option<u64>,
 }
 
 #[cfg(test)]

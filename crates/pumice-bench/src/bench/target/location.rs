@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
+use super::blank::{LABEL_BYTES, too_small};
 use super::drive::DriveTarget;
 use super::nbd;
 use crate::error::{Error, Result};
@@ -22,10 +23,6 @@ use pumice_sim::system::SystemSpec;
 
 /// Name of the file that the bench creates in a folder.
 const FILE_NAME: &str = "pumice-bench.data";
-
-/// Bytes at the beginning and at the end of a device or export that must be zero for it to count as
-/// blank. Partition tables, file systems and volume managers store their labels there.
-pub(super) const LABEL_BYTES: u64 = 1 << 20;
 
 /// Location of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -353,12 +350,6 @@ impl fmt::Display for Location {
     }
 }
 
-pub(super) fn too_small(location: &Location, size_bytes: u64, bytes: u64) -> Error {
-    invalid(format!(
-        "{location} has {size_bytes} bytes, the workload needs {bytes}: use a smaller --span"
-    ))
-}
-
 fn prepare_file(path: &Path, bytes: u64) -> Result<()> {
     let failed = |error| Error::io(format!("cannot write {}", path.display()), error);
     let occupied = fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -409,7 +400,7 @@ fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
     })?;
     let size_bytes = device.seek(SeekFrom::End(0)).map_err(failed)?;
     if size_bytes < bytes {
-        return Err(too_small(&Location::Device(path.into()), size_bytes, bytes));
+        return Err(too_small(path.display(), size_bytes, bytes));
     }
     if !destroy && !is_blank(&device, size_bytes).map_err(failed)? {
         return Err(Error::AlreadyExists(format!(

@@ -9,6 +9,7 @@
 //!
 //! This module is independent of workloads.
 
+mod blank;
 mod drive;
 mod file;
 mod location;

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::location::{LABEL_BYTES, too_small};
-use super::{Location, Target};
+use super::Target;
+use super::blank::{LABEL_BYTES, too_small};
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -71,7 +71,7 @@ pub(super) fn size_bytes(uri: &Uri) -> Result<u64> {
     size_bytes
 }
 
-/// Implements [`Location::prepare`] for an export.
+/// Implements [`Location::prepare`](super::Location::prepare) for an export.
 pub(super) fn prepare(uri: &Uri, bytes: u64, destroy: bool) -> Result<()> {
     prepare_within(uri, bytes, destroy, LABELS_NS)
 }
@@ -100,7 +100,7 @@ async fn look(client: &Client, uri: &Uri, bytes: u64, destroy: bool) -> Result<(
         return Err(Error::ReadOnly(format!("{uri} is read-only")));
     }
     if size_bytes < bytes {
-        return Err(too_small(&Location::Nbd(uri.clone()), size_bytes, bytes));
+        return Err(too_small(uri, size_bytes, bytes));
     }
     if destroy {
         return Ok(());

@@ -1,6 +1,6 @@
 //! The data written by an fio job, as a level of a preset.
 
-use super::job::Options;
+use super::options::Options;
 use super::sizes::{percent, size, switch};
 
 /// Data of a job.

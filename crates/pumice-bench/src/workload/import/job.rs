@@ -3,129 +3,15 @@
 //! Source: fio 3.33, HOWTO: the meanings and defaults of the options.
 
 use super::data::Data;
+use super::kinds::{Kind, kinds};
+use super::options::Options;
 use super::sections::Section;
 use super::sizes::{number, percent, seconds, size, switch};
 use super::{Notes, table};
 
-/// Options that do not change the requests: they control accounting, reporting and the layout of
-/// files.
-const NEUTRAL: [&str; 49] = [
-    "allow_file_create",
-    "allow_mounted_write",
-    "allrandrepeat",
-    "bwavgtime",
-    "clat_percentiles",
-    "clocksource",
-    "create_fsync",
-    "create_on_open",
-    "create_serialize",
-    "description",
-    "disable_bw_measurement",
-    "disable_clat",
-    "disable_lat",
-    "disable_slat",
-    "disk_util",
-    "end_fsync",
-    "eta",
-    "eta-newline",
-    "exitall",
-    "fallocate",
-    "file_service_type",
-    "fsync_on_close",
-    "group_reporting",
-    "gtod_reduce",
-    "iopsavgtime",
-    "kb_base",
-    "lat_percentiles",
-    "log_avg_msec",
-    "log_hist_msec",
-    "log_max_value",
-    "log_offset",
-    "log_unix_epoch",
-    "minimal",
-    "name",
-    "new_group",
-    "overwrite",
-    "per_job_logs",
-    "percentile_list",
-    "random_generator",
-    "randrepeat",
-    "randseed",
-    "scramble_buffers",
-    "slat_percentiles",
-    "softrandommap",
-    "thread",
-    "unified_rw_reporting",
-    "unit_base",
-    "unlink",
-    "write_bw_log",
-];
-
-/// Such options for logs, identified by the prefix of their names.
-const NEUTRAL_PREFIXES: [&str; 2] = ["write_lat_log", "write_iops_log"];
-
-/// Options that have no effect if they have these values.
-const WITHOUT_EFFECT: [(&str, &[&str]); 12] = [
-    ("continue_on_error", &["none"]),
-    ("experimental_verify", &["0"]),
-    ("hipri", &["0"]),
-    ("iodepth_batch", &["0", "1"]),
-    ("loops", &["1"]),
-    ("nrfiles", &["1"]),
-    ("openfiles", &["1"]),
-    ("rate", &["0"]),
-    ("startdelay", &["0"]),
-    ("sync", &["0", "none"]),
-    ("thinktime", &["0"]),
-    ("verify", &["0"]),
-];
-
 /// Engines that support several requests in flight, and engines that support only one.
 const ASYNCHRONOUS: [&str; 3] = ["libaio", "io_uring", "posixaio"];
 const SYNCHRONOUS: [&str; 5] = ["psync", "sync", "vsync", "pvsync", "pvsync2"];
-
-/// The remaining options of a job. Supported options have been removed.
-pub(super) struct Options<'a>(Vec<(&'a str, &'a str)>);
-
-impl<'a> Options<'a> {
-    /// Removes the options with any of these names and returns the last value.
-    pub(super) fn take(&mut self, names: &[&str]) -> Option<&'a str> {
-        let found = self.0.iter().rev().find(|(name, _)| names.contains(name)).map(|it| it.1);
-        self.0.retain(|(name, _)| !names.contains(name));
-        found
-    }
-
-    /// Removes an option and parses its value.
-    ///
-    /// # Errors
-    /// The error of the parser, with the name of the option.
-    pub(super) fn take_as<T>(
-        &mut self,
-        names: &[&str],
-        parse: fn(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, String> {
-        let named = |what| format!("{}: {what}", names[0]);
-        self.take(names).map(parse).transpose().map_err(named)
-    }
-
-    /// Returns the remaining options that have an effect.
-    fn left(&self) -> Vec<String> {
-        let has_effect = |(name, value): &&(&str, &str)| {
-            let is_off =
-                |(known, values): &(&str, &[&str])| known == name && values.contains(value);
-            let is_log = NEUTRAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-            !NEUTRAL.contains(name) && !is_log && !WITHOUT_EFFECT.iter().any(is_off)
-        };
-        let mut left: Vec<String> = self
-            .0
-            .iter()
-            .filter(has_effect)
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        left.dedup();
-        left
-    }
-}
 
 /// A job as a test, and its settings for the whole plan.
 #[derive(Debug)]
@@ -164,9 +50,7 @@ impl Job {
     /// # Errors
     /// The reason: a value is malformed, or options are not supported.
     pub(super) fn new(section: &Section, notes: &mut Notes) -> Result<Self, String> {
-        let all = section.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let mut options = Options(all.collect());
-        let options = &mut options;
+        let options = &mut Options::of(section);
         let direction = direction(options)?;
         let writes = direction.reads_percent < 100 && direction.operation != "trim";
         let data = Data::take(options, writes, &mut notes.measuring)?;
@@ -225,8 +109,7 @@ fn direction(options: &mut Options<'_>) -> Result<Direction, String> {
         _ => {
             // The next offset is this many bytes before the end of the previous request.
             let back = rw.strip_prefix("read:-").and_then(|text| size(text).ok());
-            let record = options.0.iter().rev().find(|it| ["bs", "blocksize"].contains(&it.0));
-            let record = size(record.map_or("4k", |it| it.1)).ok();
+            let record = size(options.find(&["bs", "blocksize"]).unwrap_or("4k")).ok();
             if back.is_some() && back == record.and_then(|record| record.checked_mul(2)) {
                 return Ok(of("backward-read", false, 100));
             }
@@ -266,7 +149,7 @@ fn requests(
     let norandommap = options.take_as(&["norandommap"], switch)?.unwrap_or(false);
     let distribution = options.take(&["random_distribution"]).unwrap_or("random");
     let random = if direction.is_random { random } else { 0 };
-    let kinds = super::fio::kinds(split, &sizes, direction.reads_percent)?;
+    let kinds = kinds(split, &sizes, direction.reads_percent)?;
     let is_plain = kinds.len() == 1 || kinds.iter().all(|kind| kind.bytes == kinds[0].bytes);
     let is_aligned = align.is_none_or(|align| align == kinds[0].bytes);
     let is_usual = random == if direction.is_random { 100 } else { 0 };
@@ -292,7 +175,7 @@ fn requests(
         }
         let smallest = kinds.iter().map(|kind| kind.bytes).min().unwrap_or(4096);
         let align = align.unwrap_or(smallest);
-        let line = |kind: &super::fio::Kind| {
+        let line = |kind: &Kind| {
             toml::Value::Table(table([
                 ("size", kind.bytes.to_string().into()),
                 ("share", format!("{}%", kind.share_percent).into()),
@@ -385,8 +268,7 @@ fn span(
              set offset_increment to the size of a part"
         ));
     }
-    let is_timed = options.0.iter().any(|(name, value)| *name == "time_based" && *value != "0");
-    if copies > 1 && direction.is_random && !apart && !is_timed {
+    if copies > 1 && direction.is_random && !apart && !options.is_on("time_based") {
         notes.push(format!(
             "without time_based the {copies} copies of numjobs divide the requests that one copy \
              makes in fio"

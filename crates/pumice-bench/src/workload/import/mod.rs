@@ -1,7 +1,8 @@
 //! Imports workloads of other tools as presets: job files of fio, and configurations of Iometer.
 //!
 //! * `sections`: the lines of a job file.
-//! * `job`: one job as a test; `data`: the written data; `sizes`: numbers in fio's notation.
+//! * `job`: one job as a test; `options`: its options; `data`: the written data; `kinds`: the kinds
+//!   of requests; `sizes`: numbers in fio's notation.
 //! * `fio`: a whole job file.
 //! * `iometer`: access specifications.
 //!
@@ -13,6 +14,8 @@ mod data;
 mod fio;
 mod iometer;
 mod job;
+mod kinds;
+mod options;
 mod sections;
 mod sizes;
 

@@ -2,7 +2,7 @@
 
 use rand::RngExt;
 
-use super::requests::{Action, Request};
+use super::request::{Action, Request};
 use crate::workload::{Access, Workload};
 use pumice_drive::base::seed::Random;
 

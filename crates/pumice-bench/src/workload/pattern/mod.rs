@@ -4,8 +4,10 @@
 //! addresses. Operations that do not end with the span continue until the time is up.
 
 mod blend;
+mod request;
 mod requests;
 mod shuffle;
 mod zipf;
 
-pub use requests::{Action, Request, Requests};
+pub use request::{Action, Request};
+pub use requests::Requests;

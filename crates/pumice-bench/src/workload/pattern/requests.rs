@@ -3,6 +3,7 @@
 use rand::RngExt;
 
 use super::blend::Blend;
+use super::request::{Action, Request};
 use super::shuffle::Shuffle;
 use super::zipf::Zipf;
 use crate::workload::{Operation, Pattern, Workload};
@@ -13,30 +14,6 @@ use pumice_drive::base::seed::{Random, random};
 /// Source: the 80/20 rule, as in SNIA's and most published studies of hot and cold data.
 const HOT_ACCESSES: f64 = 0.8;
 const HOT_SPACE: f64 = 0.2;
-
-/// The action of a request. Offsets are in bytes from the start of the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Read at this offset.
-    Read(u64),
-    /// Write at this offset.
-    Write(u64),
-    /// Trim at this offset.
-    Trim(u64),
-    /// Read at the first offset and write at the second.
-    Copy(u64, u64),
-}
-
-/// One request, or the two requests of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The action.
-    pub action: Action,
-    /// The length in bytes: the workload's record size, or less in a mix.
-    pub bytes: u64,
-    /// Duration of the thread's pause before this request, in ns.
-    pub pause_ns: u64,
-}
 
 /// The requests of one thread. An operation that copies files has none.
 pub struct Requests {

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::Facts;
 use super::files::{Files, text};
 use super::layer::{Layer, chosen, tops};
-use crate::bench::results::DeviceBytes;
 use pumice_drive::base::units::format_size;
 
 /// Bytes of one sector in `/sys/block/*/stat` and `size`, independent of the device's sector size.
@@ -27,6 +29,21 @@ pub struct Device {
     bottoms: Vec<Layer>,
     /// Whether smartctl reports the bytes written.
     has_smart: bool,
+}
+
+/// Bytes counted by a block device during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceBytes {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes discarded.
+    pub discarded: u64,
+    /// Bytes written over the device's lifetime, as reported by the device (SMART); absent if not
+    /// available.
+    #[serde(default)]
+    pub smart_written: Option<u64>,
 }
 
 impl Device {

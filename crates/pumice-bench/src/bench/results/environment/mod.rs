@@ -24,7 +24,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-pub use device::Device;
+pub use device::{Device, DeviceBytes};
 pub use load::{Gauges, MachineLoad, Moment};
 
 use files::Files;
