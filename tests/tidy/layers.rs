@@ -5,17 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Directories whose modules import in one direction only.
-const ROOMS: [&str; 8] = [
-    "crates/pumice-bench/src",
-    "crates/pumice-drive/src",
-    "crates/pumice-drive/src/controller",
-    "crates/pumice-fuse/src",
-    "crates/pumice-nbd/src",
-    "crates/pumice-report/src",
-    "crates/pumice-scan/src",
-    "crates/pumice-sim/src",
+/// Directories with cycles, and the modules of each cycle. A drive with a cache consists of drives;
+/// the others remain to be resolved. No directory may be added.
+const CIRCLES: [(&str, &str); 10] = [
+    ("crates/pumice-drive/src/codec", "blocks compress"),
+    ("crates/pumice-drive/src/controller/drive", "open view"),
+    ("crates/pumice-drive/src/format", "batch checkpoint map record segment superblock"),
+    ("crates/pumice-drive/src/media/tier", "local object"),
+    ("crates/pumice-sim/src/drive", "cached design simulated spec"),
+    ("crates/pumice/src", "control devices open"),
+    ("crates/pumice/src/cli/serve", "plan tables"),
+    ("crates/pumice/src/control", "protocol sending session"),
+    ("crates/pumice/src/http", "page routes"),
+    ("crates/pumice/src/server", "drive_thread exports snapshots threads"),
 ];
+
+/// Names of the file that declares the modules of a directory.
+const MAPS: [&str; 3] = ["lib.rs", "main.rs", "mod.rs"];
 
 /// The program, and the files that may import its command line.
 const PROGRAM: &str = "crates/pumice/src";
@@ -23,6 +29,10 @@ const ABOVE: [&str; 2] = ["cli/", "main.rs"];
 
 /// An import of one module of a directory by another: its location, once for each pair.
 type Arrows = BTreeMap<(String, String), String>;
+
+/// Modules of a directory by the names that lead to them: their own, and those of the items that
+/// the file of the directory imports from them.
+type Names = BTreeMap<String, String>;
 
 /// Returns the path of the module that a file of a directory is: `drive/open.rs` is `drive::open`.
 fn module(file: &str) -> Vec<&str> {
@@ -33,9 +43,30 @@ fn module(file: &str) -> Vec<&str> {
     path
 }
 
+/// Returns the names of a directory with these modules and this text of its own file.
+fn names(modules: impl Iterator<Item = String>, text: &str) -> Names {
+    let mut names: Names = modules.map(|module| (module.clone(), module)).collect();
+    let code = crate::code::only(text);
+    for (at, import) in code.match_indices("use ") {
+        let path = code[at + import.len()..].split(';').next().unwrap_or_default();
+        let mut items = path.trim_start_matches("self::").split(|c: char| !is_of_name(c));
+        let Some(module) = items.next().and_then(|first| names.get(first).cloned()) else {
+            continue;
+        };
+        for item in items.filter(|item| !item.is_empty()) {
+            names.entry(item.to_owned()).or_insert_with(|| module.clone());
+        }
+    }
+    names
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 /// Adds the imports of a file of a directory, given by its path below that directory, from other
 /// modules of the directory, whose path in its crate is `root`.
-fn add(arrows: &mut Arrows, root: &str, file: &str, text: &str, modules: &BTreeSet<String>) {
+fn add(arrows: &mut Arrows, root: &str, file: &str, text: &str, names: &Names) {
     let path = module(file);
     let Some(own) = path.first() else { return };
     if path.contains(&"tests") {
@@ -51,10 +82,10 @@ fn add(arrows: &mut Arrows, root: &str, file: &str, text: &str, modules: &BTreeS
             continue;
         }
         for name in first_names(rest) {
-            if name != *own && modules.contains(name) {
+            if let Some(module) = names.get(name).filter(|module| *module != own) {
                 let line = before.lines().count();
                 let place = format!("{file}:{line}");
-                arrows.entry((own.to_string(), name.to_owned())).or_insert(place);
+                arrows.entry((own.to_string(), module.clone())).or_insert(place);
             }
         }
     }
@@ -62,7 +93,6 @@ fn add(arrows: &mut Arrows, root: &str, file: &str, text: &str, modules: &BTreeS
 
 /// Returns the first names of a path; a group has several.
 fn first_names(path: &str) -> Vec<&str> {
-    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
     let first = |text: &str| text.find(|c| !is_of_name(c)).unwrap_or(text.len());
     let Some(group) = path.strip_prefix('{') else { return vec![&path[..first(path)]] };
     let (mut names, mut depth) = (Vec::new(), 0);
@@ -94,25 +124,49 @@ fn circles(mut arrows: Arrows) -> Arrows {
     }
 }
 
+/// Returns the imports between the modules of a directory.
+fn arrows(room: &str) -> Arrows {
+    let root = Path::new(crate::ROOT).join(room);
+    let own = match room.split_once("/src/") {
+        Some((_, below)) => format!("crate::{}::", below.replace('/', "::")),
+        None => "crate::".to_owned(),
+    };
+    let mut files = Vec::new();
+    crate::collect(&root, &root, &mut files);
+    files.retain(|file| file.ends_with(".rs"));
+    let text = |file: &str| fs::read_to_string(root.join(file)).expect("text files are UTF-8");
+    let modules = files.iter().filter_map(|file| Some((*module(file).first()?).to_owned()));
+    let map = MAPS.iter().find(|map| files.iter().any(|file| file == *map));
+    let names = names(modules, &text(map.expect("a room has a file of its own")));
+    let mut arrows = Arrows::new();
+    files.iter().for_each(|file| add(&mut arrows, &own, file, &text(file), &names));
+    arrows
+}
+
 #[test]
 fn imports_form_no_circle() {
-    for room in ROOMS {
-        let root = Path::new(crate::ROOT).join(room);
-        let below = room.split_once("/src/");
-        let own = below.map_or("crate::".to_owned(), |(_, below)| format!("crate::{below}::"));
-        let mut files = Vec::new();
-        crate::collect(&root, &root, &mut files);
-        let modules = files.iter().filter_map(|file| Some((*module(file).first()?).to_owned()));
-        let modules: BTreeSet<String> = modules.collect();
-        let mut arrows = Arrows::new();
-        for file in &files {
-            let text = fs::read_to_string(root.join(file)).expect("text files are UTF-8");
-            add(&mut arrows, &own, file, &text, &modules);
+    let crates = Path::new(crate::ROOT).join("crates");
+    let mut files = Vec::new();
+    crate::collect(&crates, &crates, &mut files);
+    let rooms = files.iter().filter_map(|file| {
+        let (room, map) = file.rsplit_once('/')?;
+        let is_room = MAPS.contains(&map) && room.contains("/src") && !room.contains("/tests");
+        is_room.then(|| format!("crates/{room}"))
+    });
+    let rooms: BTreeSet<String> = rooms.collect();
+    assert!(rooms.contains("crates/pumice-drive/src/controller"), "the walk found no rooms");
+    let mut found = Vec::new();
+    for room in rooms {
+        let circles = circles(arrows(&room));
+        let modules: BTreeSet<&str> = circles.keys().map(|(tail, _)| tail.as_str()).collect();
+        let modules = Vec::from_iter(modules).join(" ");
+        if !CIRCLES.contains(&(&*room, &*modules)) {
+            assert!(circles.is_empty(), "modules of {room} import each other: {circles:#?}");
+        } else {
+            found.push(room);
         }
-        assert!(!arrows.is_empty(), "no imports in {room}");
-        let circles = circles(arrows);
-        assert!(circles.is_empty(), "modules of {room} import each other: {circles:#?}");
     }
+    assert_eq!(found, CIRCLES.map(|(room, _)| room), "a listed room has another circle, or none");
 }
 
 /// Returns the modules of the command line that code imports.
@@ -139,7 +193,8 @@ fn the_command_line_is_above_the_rooms() {
 
 #[test]
 fn a_circle_is_found() {
-    let modules = ["a", "b", "c", "d"].map(str::to_owned).into();
+    let modules = ["a", "b", "c", "d"].map(str::to_owned).into_iter();
+    let names = names(modules, "pub use self::a::{A, inner};\nuse d::D;\nuse other::c;");
     let mut arrows = Arrows::new();
     for (file, text) in [
         ("a/mod.rs", "use super::b::B;"),
@@ -148,13 +203,13 @@ fn a_circle_is_found() {
         ("b/tests.rs", "use super::super::a::A;"),
         ("b/mod.rs", "use crate::a::A;\n#[cfg(test)]\nmod tests {\n    use crate::room::a::A;"),
     ] {
-        add(&mut arrows, "crate::room::", file, text, &modules);
+        add(&mut arrows, "crate::room::", file, text, &names);
     }
     assert!(circles(arrows.clone()).is_empty(), "{arrows:?}");
     let pair = |from: &str, to: &str| (from.to_owned(), to.to_owned());
-    for code in ["fn f() { super::a::g() }", "fn f() { crate::room::a::g() }"] {
+    for code in ["fn f() { super::a::g() }", "fn f() { crate::room::a::g() }", "use super::A;"] {
         let mut arrows = arrows.clone();
-        add(&mut arrows, "crate::room::", "c.rs", code, &modules);
+        add(&mut arrows, "crate::room::", "c.rs", code, &names);
         let found: Vec<_> = circles(arrows).into_keys().collect();
         assert_eq!(found, [pair("a", "c"), pair("c", "a")]);
     }
