@@ -12,7 +12,7 @@ use super::super::log::framing::{Span, spans};
 use super::super::log::packing::{
     MetaRecord, MovedFrame, frame_bytes_max, meta_bytes_max, worst_case_bytes,
 };
-use super::super::map::{LivePiece, Lookup, Mapping};
+use super::super::map::{BlockMove, LivePiece, Lookup, Mapping};
 use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose, Wakes};
 use crate::base::units::{BLOCK_BYTES, len_u32};
@@ -448,7 +448,14 @@ impl Core {
             let is_named = space.is_retained(source.segment);
             let at = Lba(lba.0 + u64::from(index));
             let source_at = FrameAddress::from(source);
-            map.move_blocks(at, source.blocks.into(), source_at, place, index, |dead, index| {
+            let blocks = BlockMove {
+                lba: at,
+                count: source.blocks.into(),
+                from: source_at,
+                to: place,
+                to_index: index,
+            };
+            map.move_blocks(blocks, |dead, index| {
                 let is_whole = (dead.place.blocks, dead.index) == (place.blocks, index);
                 if is_named && is_whole {
                     let since = from.map_or(source.birth, |(_, at)| at.min(source.birth));

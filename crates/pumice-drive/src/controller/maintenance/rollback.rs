@@ -9,7 +9,7 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::super::core::{CheckpointAction, Condition, Forwards, KeptDisk, LeafPlace};
 use super::super::drive::{Drive, check_kind};
-use super::super::map::{Mapping, Reap, Released};
+use super::super::map::{BlockMove, Mapping, Reap, Released};
 use super::super::options::OpenOptions;
 use super::super::place::FramePlace;
 use super::super::recovery::{self, Limits, Reader};
@@ -224,7 +224,8 @@ fn follow(disk: &mut KeptDisk, copied: &Copied) {
     let Copied { lba, blocks, from, index, to } = *copied;
     let KeptDisk { map, space, copies, .. } = disk;
     let count = u16::try_from(blocks).expect("a frame has at most 64 blocks");
-    map.move_blocks(lba, count, from.address(), to, index, |released, index| {
+    let blocks = BlockMove { lba, count, from: from.address(), to, to_index: index };
+    map.move_blocks(blocks, |released, index| {
         let (place, first, count) = (released.place, released.index, released.count);
         space.release(place.segment, place.share(first, count));
         *copies.entry(to.segment).or_insert(0) += to.share(index, count);

@@ -133,6 +133,22 @@ pub(crate) struct LivePiece {
     pub(crate) count: u8,
 }
 
+/// Blocks that [`L2p::move_blocks`] is to move from one frame to another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockMove {
+    /// Where the first block is mapped.
+    pub(crate) lba: Lba,
+    /// Number of blocks, all in one leaf.
+    pub(crate) count: u16,
+    /// The frame that they leave.
+    pub(crate) from: FrameAddress,
+    /// The frame that they move to.
+    pub(crate) to: FramePlace,
+    /// Which block of the new frame the first one becomes; the second becomes the next one, and so
+    /// on.
+    pub(crate) to_index: u8,
+}
+
 /// The progress of [`L2p::reap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reap {
@@ -419,23 +435,18 @@ impl L2p {
         self.replace(number, (block, count), mapping, released);
     }
 
-    /// Moves blocks to the frame `to`: of the `count` blocks starting at `lba`, which must be in
-    /// one leaf, each block that maps to the frame at `from`. The first of the `count` blocks
-    /// becomes block `to_index` of the new frame, the second the next one, and so on; other blocks
-    /// stay. Reports each piece of the old frame with the block of the new frame that its first
-    /// block became. Returns the number of blocks moved.
+    /// Moves blocks to another frame; blocks that do not map to the old frame stay. Reports each
+    /// piece of the old frame with the block of the new frame that its first block became. Returns
+    /// the number of blocks moved.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
     pub(crate) fn move_blocks(
         &mut self,
-        lba: Lba,
-        count: u16,
-        from: FrameAddress,
-        to: FramePlace,
-        to_index: u8,
+        blocks: BlockMove,
         mut moved_piece: impl FnMut(Released, u8),
     ) -> u32 {
+        let BlockMove { lba, count, from, to, to_index } = blocks;
         let (leaf, first) = leaf_of(lba);
         let (mut at, end) = (first, first + count);
         assert!(end <= LEAF_BLOCKS, "blocks that are moved lie in one leaf");

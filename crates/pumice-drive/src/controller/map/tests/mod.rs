@@ -205,7 +205,8 @@ fn only_blocks_that_still_map_to_a_frame_are_moved() {
     assert_eq!(map.live_pieces(Lba(1032), longer).count(), 0);
     assert_eq!(map.live_pieces(Lba(1031), old).count(), 0);
     let mut released = Vec::new();
-    let moved = map.move_blocks(Lba(1032), 8, from, new, 4, |piece, at| released.push((piece, at)));
+    let blocks = BlockMove { lba: Lba(1032), count: 8, from, to: new, to_index: 4 };
+    let moved = map.move_blocks(blocks, |piece, at| released.push((piece, at)));
     let old = |index, count| Released { place: old, index, count };
     assert_eq!((moved, released), (5, vec![(old(1, 2), 5), (old(5, 3), 9)]));
     assert_eq!(pieces(&map), []);

@@ -158,8 +158,8 @@ impl Model {
                 if moved > 0 {
                     self.live.insert(to.address(), u64::from(moved));
                 }
-                let count =
-                    self.map.move_blocks(Lba(lba), count, from, to, 0, |piece, _| dead.push(piece));
+                let blocks = BlockMove { lba: Lba(lba), count, from, to, to_index: 0 };
+                let count = self.map.move_blocks(blocks, |piece, _| dead.push(piece));
                 assert_eq!(count, expected);
                 for piece in dead {
                     release(&mut self.live, piece);

@@ -102,7 +102,8 @@ fn a_moved_frame_has_a_table_if_enough_of_it_is_live() {
         write(&mut map, 0, 1, 8);
         map.map_uniform(Lba(0), dead, Mapping::Fill(1), |_| ());
         let to = place(2, 8);
-        map.move_blocks(Lba(0), 8, place(1, 8).address(), to, 0, |_, _| ());
+        let from = place(1, 8).address();
+        map.move_blocks(BlockMove { lba: Lba(0), count: 8, from, to, to_index: 0 }, |_, _| ());
         map.set_table(Lba(0), to, Some(table(2, 8)));
         assert_eq!(found(&map, 0, 2, 8), is_kept, "{dead} dead blocks");
         assert!(!found(&map, 0, 1, 8));
@@ -171,7 +172,8 @@ fn the_longest_leaf_reads_back() {
         let to = place(2 * pair + 1, 8);
         for block in (1..8).step_by(2) {
             let from = place(2 * pair, 8).address();
-            map.move_blocks(Lba(lba + block), 1, from, to, block as u8, |_, _| ());
+            let (lba, to_index) = (Lba(lba + block), block as u8);
+            map.move_blocks(BlockMove { lba, count: 1, from, to, to_index }, |_, _| ());
         }
         map.set_table(Lba(lba), to, Some(table(2 * pair + 1, 8)));
     }
