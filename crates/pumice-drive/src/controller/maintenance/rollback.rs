@@ -3,19 +3,20 @@
 //! The map names frames at the places that they had when the snapshot was taken. The leaves with
 //! frames that garbage collection has copied since are rewritten to name the current places.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::super::core::{CheckpointAction, Condition, Forwards, KeptDisk, LeafPlace};
 use super::super::drive::{Drive, check_kind};
-use super::super::map::{BlockMove, Mapping, Reap, Released};
+use super::super::map::{BlockMove, Leaf, Mapping, Reap, Released};
 use super::super::options::OpenOptions;
 use super::super::place::FramePlace;
 use super::super::recovery::{self, Limits, Reader};
 use super::snapshot::SnapshotInfo;
 use crate::base::{Error, ErrorKind, Lba, Result, ensure};
-use crate::format::{DirectoryEntry, Snapshot, Superblock};
+use crate::format::{DirectoryEntry, MetadataAddress, Snapshot, Superblock};
 
 /// Leaves that are read concurrently.
 const READS_AT_ONCE: usize = 32;
@@ -137,7 +138,9 @@ impl Drive {
                 Reap::More => {}
                 Reap::Missing(_) => {
                     let leaves = map.missing_to_reap(READS_AT_ONCE);
-                    load(reader, disk, leaves).await?;
+                    for (leaf, (place, content)) in read_leaves(reader, disk, &leaves).await? {
+                        disk.map.install(leaf, place, content);
+                    }
                 }
             }
             self.check_changed(disk)?;
@@ -163,8 +166,12 @@ impl Drive {
             if leaves.is_empty() {
                 return Ok(());
             }
-            load(reader, disk, leaves.clone()).await?;
+            let mut contents = read_leaves(reader, disk, &leaves).await?;
             for leaf in leaves {
+                // Only now: the next leaves may not fit in memory with this one.
+                if let Some((place, content)) = contents.remove(&leaf) {
+                    disk.map.install(leaf, place, content);
+                }
                 for copied in self.copied_in(leaf, disk, forwards)? {
                     follow(disk, &copied);
                 }
@@ -186,7 +193,8 @@ impl Drive {
         let core = self.core();
         let space = core.space();
         let mut found = Vec::new();
-        for (lba, blocks, mapping) in disk.map.leaf_runs(leaf).into_iter().flatten() {
+        let runs = disk.map.leaf_runs(leaf).expect("copies are followed in a leaf in memory");
+        for (lba, blocks, mapping) in runs {
             let Mapping::Frame { place: from, index } = mapping else { continue };
             let generation = disk.space.generation(from.segment);
             let (to, generation) = forwards.resolve(from, generation);
@@ -202,22 +210,22 @@ impl Drive {
     }
 }
 
-/// Reads leaves of a map.
-async fn load(reader: &Reader<'_>, disk: &mut KeptDisk, leaves: Vec<u64>) -> Result<()> {
-    let places = leaves.into_iter().filter_map(|leaf| {
+/// Reads leaves of a map; returns the place and the content of those that the medium has.
+async fn read_leaves(
+    reader: &Reader<'_>,
+    disk: &KeptDisk,
+    leaves: &[u64],
+) -> Result<BTreeMap<u64, (MetadataAddress, Leaf)>> {
+    let places = leaves.iter().filter_map(|&leaf| {
         let DirectoryEntry::Leaf(place) = disk.map.entry(leaf) else { return None };
         let generation = disk.space.generation(place.segment);
         Some((leaf, LeafPlace { place, generation }))
     });
     let places: Vec<_> = places.collect();
     let reads = places.into_iter().map(async |(leaf, from)| {
-        Ok::<_, Error>((leaf, from.place, reader.leaf(leaf, from).await?))
+        Ok::<_, Error>((leaf, (from.place, reader.leaf(leaf, from).await?)))
     });
-    let read: Vec<_> = iter(reads).buffered(READS_AT_ONCE).try_collect().await?;
-    for (leaf, place, content) in read {
-        disk.map.install(leaf, place, content);
-    }
-    Ok(())
+    iter(reads).buffered(READS_AT_ONCE).try_collect().await
 }
 
 fn follow(disk: &mut KeptDisk, copied: &Copied) {
@@ -225,9 +233,10 @@ fn follow(disk: &mut KeptDisk, copied: &Copied) {
     let KeptDisk { map, space, copies, .. } = disk;
     let count = u16::try_from(blocks).expect("a frame has at most 64 blocks");
     let blocks = BlockMove { lba, count, from: from.address(), to, to_index: index };
-    map.move_blocks(blocks, |released, index| {
+    let moved = map.move_blocks(blocks, |released, index| {
         let (place, first, count) = (released.place, released.index, released.count);
         space.release(place.segment, place.share(first, count));
         *copies.entry(to.segment).or_insert(0) += to.share(index, count);
     });
+    assert_eq!(moved, u32::from(count), "a run of a leaf maps to one frame");
 }

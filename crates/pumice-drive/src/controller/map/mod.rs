@@ -337,6 +337,7 @@ impl L2p {
         let number = self.slab.insert(leaf, content, entry);
         self.directory.set(leaf, Location::Slot(number));
         self.evict();
+        assert!(!self.is_missing(leaf), "a leaf that was just loaded is in memory");
         debug_assert_eq!(self.entry(leaf), entry, "loading a leaf does not move it");
         true
     }

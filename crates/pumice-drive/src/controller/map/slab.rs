@@ -4,7 +4,7 @@
 //! since the last checkpoint began, *pending* if the running checkpoint has yet to write it. Only
 //! clean slots are evicted, in CLOCK order: they wait in a queue, and a slot that was used since it
 //! was queued moves to the back again instead. One change at a time may have its leaves *kept*:
-//! they are not evicted until it releases them.
+//! they are not evicted before it releases them. Nor is the leaf that was loaded last.
 //!
 //! Source: Corbato, "A Paging Experiment with the Multics System", 1968.
 
@@ -92,6 +92,9 @@ pub(super) struct Slab {
     dirty_bytes: usize,
     /// Leaves of a change, which are not evicted.
     kept: Option<KeptLeaves>,
+    /// The slot filled last, which is not evicted either: a slot that was free may be next in the
+    /// queue.
+    newest: Option<u32>,
 }
 
 impl Slab {
@@ -151,6 +154,7 @@ impl Slab {
         slot.referenced = true;
         self.resident_bytes += slot.bytes();
         self.clean_count += 1;
+        self.newest = Some(number);
         self.enqueue(number);
         self.check_invariants();
         number
@@ -250,7 +254,8 @@ impl Slab {
             }
             let KeptLeaves { first, last } =
                 self.kept.unwrap_or(KeptLeaves { first: NO_LEAF, last: NO_LEAF });
-            let is_kept = slot.leaf == first || slot.leaf == last;
+            let is_newest = self.newest == Some(number);
+            let is_kept = slot.leaf == first || slot.leaf == last || is_newest;
             if !std::mem::take(&mut slot.referenced) && !is_kept {
                 return Some(number);
             }

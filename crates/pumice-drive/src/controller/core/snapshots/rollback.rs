@@ -31,7 +31,8 @@ impl Core {
     /// Sets whether frames that snapshots need stay in place. They do while the snapshot that
     /// becomes the disk is read.
     pub(crate) fn set_rolling_back(&mut self, is_rolling_back: bool) {
-        self.snapshots.is_rolling_back = is_rolling_back;
+        let before = std::mem::replace(&mut self.snapshots.is_rolling_back, is_rolling_back);
+        assert_ne!(before, is_rolling_back, "one rollback is prepared at a time");
         self.snapshots.needs_changed();
         self.snapshots.fix_retained(&mut self.space);
     }

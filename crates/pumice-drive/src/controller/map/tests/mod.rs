@@ -289,6 +289,27 @@ fn leaves_in_use_stay() {
     assert!(hot_loads <= 10, "{hot_loads} loads of leaves that are asked for all the time");
 }
 
+/// The slot of a leaf that was reaped keeps its place in the queue.
+#[test]
+fn a_leaf_that_was_just_loaded_stays() {
+    for reaped in 0..9 {
+        let mut map = clean(20, 0);
+        let is_missing = |map: &L2p, leaf: u64| map.missing(Lba(leaf * 1024), 1).is_some();
+        map.budget_bytes = usize::MAX;
+        let ninth = (0..20).find(|&leaf| is_missing(&map, leaf)).unwrap();
+        load(&mut map, ninth);
+        map.budget_bytes = 0;
+        let in_memory: Vec<_> = (0..20).filter(|&leaf| !is_missing(&map, leaf)).collect();
+        assert_eq!(in_memory.len(), 9);
+        map.map_uniform(Lba(in_memory[reaped] * 1024), 1024, Mapping::Hole, |_| ());
+        assert_eq!(map.reap(1, |_| ()), Reap::Done);
+        (0..20).for_each(|leaf| _ = map.lookup(Lba(leaf * 1024)));
+        let another = (0..20).find(|&leaf| is_missing(&map, leaf)).unwrap();
+        load(&mut map, another);
+        assert!(!is_missing(&map, another), "leaf {another}, in the slot of {reaped}");
+    }
+}
+
 #[test]
 fn dirty_leaves_stay_whatever_the_budget() {
     let mut map = clean(100, 0);

@@ -377,23 +377,7 @@ fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
     disk.plain.fill(0);
     reap_all(&drive);
     disk.world.run(drive.checkpoint()).unwrap();
-    let retained: Vec<SegmentId> = {
-        let core = drive.core();
-        let space = core.space();
-        let is_old = |segment: &SegmentId| {
-            let is_open = space.is_open(*segment, Stream::Host, space.generation(*segment));
-            space.is_retained(*segment) && space.stream(*segment) == Stream::Host && !is_open
-        };
-        space.used().map(|used| used.segment).filter(is_old).collect()
-    };
-    for segment in retained {
-        disk.world.run(drive.empty_retained(segment)).unwrap();
-        while !drive.core().empty_segments().contains(&segment) {
-            disk.world.run(drive.checkpoint()).unwrap();
-        }
-        disk.world.run(drive.flush()).unwrap();
-        drive.with_core(|core| core.free_segment(segment));
-    }
+    assert!(empty_all_retained(&disk.world, &drive) > 0);
     let plain = disk.plain.clone();
     disk.write_around(&drive);
     disk.world.run(drive.roll_back("t", false)).unwrap();
@@ -407,4 +391,65 @@ fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
     settle(&drive);
     disk.world.close(drive);
     assert_eq!(disk.world.check().problems, []);
+}
+
+/// More leaves name copied frames than stay in memory.
+#[test]
+fn copied_frames_are_followed_whatever_fits_in_memory() {
+    const LEAF_BYTES: u64 = 4 << 20;
+    const LEAVES: u64 = 40;
+    let world = World { seed: 46, ..World::new(small(LEAVES * LEAF_BYTES, 30)) };
+    let drive = world.open_without_collector();
+    let mut random = crate::base::seed::random(46);
+    let mut write_all = |drive: &Drive| -> Vec<Vec<u8>> {
+        let write = |leaf| {
+            let data = payload::noise(&mut random, 256 << 10);
+            world.write(drive, leaf * LEAF_BYTES, &data).unwrap();
+            data
+        };
+        (0..LEAVES).map(write).collect()
+    };
+    let old = write_all(&drive);
+    world.run(drive.create_snapshot(new("a", 1))).unwrap();
+    write_all(&drive);
+    world.run(drive.checkpoint()).unwrap();
+    assert!(empty_all_retained(&world, &drive) > 1, "too tame a test");
+    write_all(&drive);
+    world.run(drive.flush()).unwrap();
+    world.close(drive);
+    // Eight clean leaves stay, whatever the budget.
+    let options = OpenOptions { map_cache_bytes: 2 << 10, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    assert!(drive.core().forwards().copies().count() > 0, "nothing was copied");
+    world.run(drive.roll_back("a", false)).unwrap();
+    settle(&drive);
+    let drive = world.reopen(drive);
+    for (leaf, data) in (0..).zip(&old) {
+        let found = world.read(&drive, leaf * LEAF_BYTES, data.len()).unwrap();
+        assert!(found == *data, "leaf {leaf}");
+    }
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Empties and frees the segments of the host that only snapshots need; returns their number.
+fn empty_all_retained(world: &World, drive: &Drive) -> usize {
+    let retained: Vec<SegmentId> = {
+        let core = drive.core();
+        let space = core.space();
+        let is_old = |segment: &SegmentId| {
+            let is_open = space.is_open(*segment, Stream::Host, space.generation(*segment));
+            space.is_retained(*segment) && space.stream(*segment) == Stream::Host && !is_open
+        };
+        space.used().map(|used| used.segment).filter(is_old).collect()
+    };
+    for &segment in &retained {
+        world.run(drive.empty_retained(segment)).unwrap();
+        while !drive.core().empty_segments().contains(&segment) {
+            world.run(drive.checkpoint()).unwrap();
+        }
+        world.run(drive.flush()).unwrap();
+        drive.with_core(|core| core.free_segment(segment));
+    }
+    retained.len()
 }
