@@ -136,6 +136,11 @@ impl<M: Medium> Array<M> {
             && members.iter().filter(|member| member.is_readable()).count() > 1
     }
 
+    /// Returns whether a member has everything, as one has whatever happens to the list.
+    pub(super) fn has_complete(&self) -> bool {
+        self.members.borrow().iter().any(Member::is_readable)
+    }
+
     pub(super) fn is_active(&self, uuid: Uuid) -> bool {
         let members = self.members.borrow();
         members.iter().any(|member| member.entry.uuid == uuid && member.is_readable())
@@ -215,6 +220,7 @@ impl<M: Medium> Array<M> {
         member.entry.events = events;
         member.error = Some(error.chain());
         drop(members);
+        assert!(self.has_complete(), "the last member with everything stays");
         self.note_change();
     }
 
@@ -255,7 +261,8 @@ impl<M: Medium> Array<M> {
                 }
                 self.leave_out(target.uuid, &error);
             }
-            // Otherwise another member has failed in the meantime.
+            assert!(self.events.get() >= events, "the number of events only grows");
+            // Otherwise a member has failed meanwhile.
             if self.events.get() == events {
                 self.is_unsaved.set(false);
             }

@@ -212,7 +212,8 @@ impl<M: Medium> Array<M> {
     /// Records that members are being rebuilt, until the guard is dropped; `None` if a rebuild is
     /// already in progress.
     pub fn begin_copying(&self) -> Option<Copying<'_, M>> {
-        (!self.is_copying.replace(true)).then_some(Copying(self))
+        // Not `then_some`: a guard that is made in vain would end the work of the other one.
+        (!self.is_copying.replace(true)).then(|| Copying(self))
     }
 
     /// Copies a range of a segment to the members that are being rebuilt. The caller must prevent a
@@ -279,7 +280,8 @@ impl<M: Medium> Array<M> {
         segment: SegmentId,
         piece: Range<u32>,
     ) -> Result<Result<Arc<AlignedBuffer>>> {
-        let buffer = AlignedBuffer::zeroed((piece.end - piece.start) as usize);
+        assert!(piece.len() <= PIECE_BYTES as usize, "no more than a piece is copied in one step");
+        let buffer = AlignedBuffer::zeroed(piece.len());
         let (bytes, read) = self.read_mirrored(segment, piece.start, buffer).await;
         if let Err(error) = read {
             return Ok(Err(error));
@@ -338,6 +340,7 @@ impl<M: Medium> Array<M> {
             });
             members.extract_if(.., |member| is_replaced(&member.entry.uuid)).collect()
         };
+        assert!(self.has_complete(), "a member that is rebuilt has everything");
         self.note_change();
         self.save().await?;
         for member in &removed {
@@ -480,7 +483,7 @@ pub struct Copying<'a, M>(&'a Array<M>);
 
 impl<M> Drop for Copying<'_, M> {
     fn drop(&mut self) {
-        self.0.is_copying.set(false);
+        assert!(self.0.is_copying.replace(false), "the rebuilding of members ends once");
     }
 }
 

@@ -367,6 +367,18 @@ fn a_new_member_gets_what_is_there_and_what_comes() {
     }
 }
 
+/// Guards against an attempt that is refused and lets the next one begin: the end of one rebuild
+/// would make the members of both complete.
+#[test]
+fn members_are_rebuilt_by_one_task_at_a_time() {
+    let (array, _) = Bench::new(2).assemble(&[0, 1], false).unwrap();
+    let copying = array.begin_copying().unwrap();
+    assert!(array.begin_copying().is_none());
+    assert!(array.begin_copying().is_none(), "an attempt that was refused ended the first rebuild");
+    drop(copying);
+    assert!(array.begin_copying().is_some());
+}
+
 #[test]
 fn a_new_member_that_fails_is_out_and_the_others_go_on() {
     let mut bench = Bench::new(1);
