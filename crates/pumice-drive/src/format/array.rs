@@ -172,6 +172,9 @@ impl ArrayHeader {
         }
         let header = Self::from_layout(&layout)
             .or_error(CORRUPT, "the values of a member's header are invalid")?;
+        // The number is counted up from here, so the encoder does not check it.
+        let what = "a member's header has an impossible number of changes";
+        ensure(header.events < 1 << 62, CORRUPT, what)?;
         match header.impossible() {
             Some(what) => Err(Error::new(CORRUPT, what)),
             None => Ok(header),
@@ -347,6 +350,15 @@ mod tests {
             let checksum = crc64(&bytes).to_le_bytes();
             bytes[16..24].copy_from_slice(&checksum);
             assert_eq!(ArrayHeader::decode(&bytes).unwrap_err().kind(), kind, "byte {at}");
+        }
+    }
+
+    /// Guards against an overflow when the list of members changes.
+    #[test]
+    fn a_number_of_changes_that_cannot_grow_is_refused() {
+        for (events, is_taken) in [((1 << 62) - 1, true), (1 << 62, false), (u64::MAX, false)] {
+            let bytes = ArrayHeader { events, ..header() }.encode();
+            assert_eq!(ArrayHeader::decode(&bytes).is_ok(), is_taken, "{events}");
         }
     }
 
