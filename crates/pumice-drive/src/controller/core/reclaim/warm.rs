@@ -191,7 +191,10 @@ impl Core {
     /// discarded.
     pub(crate) fn free_warm_segment(&mut self, segment: SegmentId) {
         self.free_segment(segment);
-        self.space.set_warm(segment);
+        // A damaged map may name something in it, and a read of that may have begun.
+        if self.space.is_free(segment) {
+            self.space.set_warm(segment);
+        }
         // There may now be one warm segment too many.
         self.wake(Wakes::WARMER);
     }
