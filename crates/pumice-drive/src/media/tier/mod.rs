@@ -45,7 +45,6 @@ use std::rc::Rc;
 
 use uuid::Uuid;
 
-use self::object::DriveObject;
 pub use self::object::{ObjectKind, encode_again};
 pub use self::options::{Durable, Options, Status};
 use self::state::{State, Superblocks};
@@ -71,7 +70,7 @@ pub struct Shape {
     pub uuid: Uuid,
     /// Bytes of a segment: a multiple of 4096, from 64 KiB to 1 GiB.
     pub segment_bytes: u32,
-    /// Number of segments that fit in the journal, at least 16.
+    /// Segments that the journal has room for: 16 to 16,777,216.
     pub slots: u32,
 }
 
@@ -87,9 +86,9 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
     /// drawn for this opening and never have been used before.
     ///
     /// # Errors
-    /// `AlreadyExists` if a drive exists, or the journal is not empty; `Unsupported` if the store
-    /// does not create objects exclusively; `InvalidInput` if the journal is too small; errors of
-    /// the store and the medium.
+    /// `AlreadyExists` if there is a drive, or the journal is not empty; `Unsupported` if the store
+    /// does not create objects exclusively; `InvalidInput` if the journal is too small, or the
+    /// shape or the lag is impossible; errors of the store and the medium.
     pub async fn create(
         journal: L,
         store: S,
@@ -98,10 +97,7 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
         nonce: Uuid,
         options: Options,
     ) -> Result<Self> {
-        let identity = DriveObject { uuid: shape.uuid, segment_bytes: shape.segment_bytes };
-        let state =
-            State::create(journal, store, clock, identity, shape.slots, nonce, options).await?;
-        Ok(Self::start(state))
+        Ok(Self::start(State::create(journal, store, clock, shape, nonce, options).await?))
     }
 
     /// Opens a drive in a bucket with its journal, and with the options with which the journal was

@@ -336,6 +336,7 @@ impl<'a> Reader<'a> {
 
 impl DriveObject {
     pub(super) fn encode(&self) -> Arc<AlignedBuffer> {
+        assert!(is_segment_size(self.segment_bytes), "a reader accepts the size of segments");
         let mut writer = Writer::new(DRIVE_MAGIC, self.uuid);
         writer.u32(self.segment_bytes);
         writer.finish(0)
@@ -351,13 +352,17 @@ impl DriveObject {
 
 /// Refuses sizes that no drive has.
 fn check_segment_bytes(segment_bytes: u32) -> Result<()> {
-    let is_valid =
-        segment_bytes.is_multiple_of(4096) && (1 << 16..=1 << 30).contains(&segment_bytes);
-    ensure(is_valid, ErrorKind::Corrupt, format!("invalid segment size: {segment_bytes}"))
+    let what = format!("invalid segment size: {segment_bytes}");
+    ensure(is_segment_size(segment_bytes), ErrorKind::Corrupt, what)
+}
+
+fn is_segment_size(bytes: u32) -> bool {
+    bytes.is_multiple_of(4096) && (1 << 16..=1 << 30).contains(&bytes)
 }
 
 impl Claim {
     pub(super) fn encode(&self) -> Arc<AlignedBuffer> {
+        assert!((1..=EPOCH_MAX).contains(&self.epoch), "epochs are numbered from 1");
         let mut writer = Writer::new(CLAIM_MAGIC, self.uuid);
         writer.u32(self.epoch);
         writer.uuid(self.nonce);
@@ -461,6 +466,7 @@ fn read_chunks(reader: &mut Reader, count: u32, segment_bytes: u32) -> Result<Ve
 impl Journal {
     /// Returns the bytes of a superblock slot of the local medium.
     pub(super) fn encode(&self) -> AlignedBuffer {
+        assert!(self.is_possible(), "the numbers of a journal are those that a reader accepts");
         assert!(self.nonces.len() <= NONCES_MAX, "more nonces than a page holds");
         let mut writer = Writer::new(JOURNAL_MAGIC, self.uuid);
         writer.u64(self.revision);
@@ -479,6 +485,7 @@ impl Journal {
         writer.u32(len_u32(self.place.len()));
         writer.0.extend(self.place.as_bytes());
         let bytes = writer.finish(SUPERBLOCK_BYTES);
+        assert_eq!(bytes.len(), SUPERBLOCK_BYTES, "a journal fits its slot");
         Arc::into_inner(bytes).expect("a new buffer has one owner")
     }
 
@@ -488,12 +495,6 @@ impl Journal {
         check_segment_bytes(segment_bytes)?;
         let (first_epoch, intent) = (reader.u32()?, reader.commit_id()?);
         let (lag_ns, lag_bytes_max) = (reader.u64()?, reader.u64()?);
-        let is_possible = revision < 1 << 62
-            && (1..=SLOTS_MAX).contains(&slots)
-            && lag_ns <= LAG_NS_MAX
-            && intent.epoch <= EPOCH_MAX
-            && intent.number <= NUMBER_MAX;
-        ensure(is_possible, ErrorKind::Corrupt, "the journal has invalid numbers")?;
         let is_durable_in_bucket = reader.u32()? != 0;
         let count = reader.u32()?;
         ensure(count as usize <= NONCES_MAX, ErrorKind::Corrupt, "the journal is damaged")?;
@@ -502,7 +503,7 @@ impl Journal {
         ensure(len <= PLACE_BYTES_MAX, ErrorKind::Corrupt, "the journal is damaged")?;
         let place = str::from_utf8(reader.take(len)?).map(ToOwned::to_owned);
         let place = place.ok().or_error(ErrorKind::Corrupt, "the journal is damaged")?;
-        Ok(Self {
+        let journal = Self {
             uuid,
             revision,
             segment_bytes,
@@ -514,7 +515,20 @@ impl Journal {
             is_durable_in_bucket,
             place,
             nonces,
-        })
+        };
+        // The revision is counted up from here, so the encoder does not check it.
+        let is_possible = journal.is_possible() && revision < 1 << 62;
+        ensure(is_possible, ErrorKind::Corrupt, "the journal has invalid numbers")?;
+        Ok(journal)
+    }
+
+    /// Returns whether a reader accepts its numbers.
+    pub(super) fn is_possible(&self) -> bool {
+        is_segment_size(self.segment_bytes)
+            && (1..=SLOTS_MAX).contains(&self.slots)
+            && self.lag_ns <= LAG_NS_MAX
+            && self.intent.epoch <= EPOCH_MAX
+            && self.intent.number <= NUMBER_MAX
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::Shape;
 use super::history::{self, Newest};
 use super::local::{Local, Slot};
 use super::object::{
@@ -45,11 +46,12 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         local: L,
         store: S,
         clock: C,
-        identity: DriveObject,
-        slots: u32,
+        shape: Shape,
         nonce: Uuid,
         options: Options,
     ) -> Result<Self> {
+        let Shape { uuid, segment_bytes, slots } = shape;
+        let identity = DriveObject { uuid, segment_bytes };
         let store = Patient::new(store, clock.clone());
         let is_there = store.exists(DRIVE_NAME).await?;
         let what = "there is a drive in the bucket under this name";
@@ -179,6 +181,7 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
                 in_slots.insert(segment, (use_id, slot));
             }
         }
+        assert!(self.segments.borrow().is_empty(), "uses are found before any is begun");
         let segment_bytes = self.local.segment_bytes();
         let changed = &mut *self.changed.borrow_mut();
         for (&segment, entry) in &image.index {
@@ -207,12 +210,15 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         if dirty > 0 {
             changed.insert(used.segment);
         }
-        self.segments.borrow_mut().insert(used.segment, Held::Use(Rc::new(used)));
+        let segment = used.segment;
+        let other = self.segments.borrow_mut().insert(segment, Held::Use(Rc::new(used)));
+        assert!(other.is_none(), "a segment has one use");
     }
 
     /// Makes the first commit of the epoch.
     async fn begin(&self) -> Result<()> {
         self.commit().await?;
+        assert_eq!(self.counted_number(), 1, "the first commit of an epoch has number 1");
         self.store.set_patience(Patience::Endless);
         Ok(())
     }
@@ -229,7 +235,7 @@ fn new_journal(
     ensure(is_short, ErrorKind::InvalidInput, "the URL of the bucket is too long")?;
     let what = format!("the journal is too small: it needs {SLOTS_MIN} slots");
     ensure(slots >= SLOTS_MIN, ErrorKind::InvalidInput, what)?;
-    Ok(Journal {
+    let journal = Journal {
         uuid: drive.uuid,
         revision: 0,
         segment_bytes: drive.segment_bytes,
@@ -241,7 +247,11 @@ fn new_journal(
         is_durable_in_bucket: options.durable == Durable::Bucket,
         place: options.place.clone(),
         nonces: vec![nonce],
-    })
+    };
+    let what = "impossible numbers for a journal: segments are a multiple of 4096 bytes from 64 \
+                KiB to 1 GiB, there are up to 16,777,216 of them, and the lag is up to a day";
+    ensure(journal.is_possible(), ErrorKind::InvalidInput, what)?;
+    Ok(journal)
 }
 
 fn options_of(journal: &Journal) -> Options {

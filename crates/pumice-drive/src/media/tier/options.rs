@@ -21,7 +21,7 @@ pub enum Durable {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// How long a change may wait before it is committed, in nanoseconds.
+    /// How long a change may wait before it is committed, in nanoseconds; at most a day.
     pub lag_ns: u64,
     /// Maximum bytes in the journal alone, before they are uploaded. Beyond that, appends wait.
     pub lag_bytes_max: u64,

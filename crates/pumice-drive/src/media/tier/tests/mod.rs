@@ -277,6 +277,16 @@ fn a_store_without_exclusive_creation_is_refused() {
     assert!(world.sim.names("").iter().all(|name| name.starts_with("probe/")), "nothing is left");
 }
 
+/// Guards against a journal that takes writes and that no later process can open.
+#[test]
+fn a_lag_that_no_journal_can_have_is_refused() {
+    let mut world = World::new(3);
+    world.options.lag_ns = 86_400_000_000_001;
+    let error = world.run(world.create(&world.journal())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(world.sim.names("").iter().all(|name| name.starts_with("probe/")), "nothing is left");
+}
+
 #[test]
 fn nothing_is_asked_of_the_store_while_nothing_is_written() {
     let world = World::new(4);
