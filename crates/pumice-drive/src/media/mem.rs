@@ -277,6 +277,8 @@ impl State {
         } else {
             buffer
         };
+        let is_clear = content.kept_in(offset, offset + len).next().is_none();
+        debug_assert!(is_clear, "the parts of a segment are disjoint");
         content.kept.insert(offset, Kept { buffer, from: 0, len });
         Ok(())
     }

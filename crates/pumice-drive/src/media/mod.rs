@@ -50,6 +50,7 @@ pub const SLOTS: u32 = SUPERBLOCK_SLOTS + 2;
 /// Returns the byte offset of a slot on a medium that has byte offsets. The slots of an array's
 /// headers are half a stride after the superblocks.
 pub const fn slot_offset(slot: u32) -> u64 {
+    assert!(slot < SLOTS, "a medium has four slots");
     let half = SUPERBLOCK_STRIDE / 2;
     (slot % SUPERBLOCK_SLOTS) as u64 * SUPERBLOCK_STRIDE + (slot / SUPERBLOCK_SLOTS) as u64 * half
 }

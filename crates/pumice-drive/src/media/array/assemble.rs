@@ -231,6 +231,7 @@ impl<M: Medium> Array<M> {
     }
 
     fn of(header: &ArrayHeader, members: Vec<Member<M>>, is_read_only: bool) -> Self {
+        assert!(members.iter().any(Member::is_readable), "an array has a complete member");
         let media = members.iter().filter_map(|member| member.medium.as_deref());
         let array = Self {
             uuid: header.array,

@@ -283,6 +283,8 @@ impl<M: Medium> Array<M> {
     /// Adds a member to the list.
     fn enlist(&self, member: Member<M>) {
         let enlisted = self.enlisted.get();
+        let is_known = |other: &Member<M>| other.entry.uuid == member.entry.uuid;
+        assert!(!self.members.borrow().iter().any(is_known), "a member is listed once");
         let copy = CopyId(enlisted);
         self.enlisted.set(enlisted.checked_add(1).expect("2^32 members since the opening"));
         self.members.borrow_mut().push(Member { copy, ..member });

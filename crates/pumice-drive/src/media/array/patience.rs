@@ -128,6 +128,7 @@ impl<M: Medium> Array<M> {
         // The members of a concatenation are not copies of each other.
         let patience = self.patience.as_ref().filter(|_| self.layout == ArrayLayout::Mirror);
         let outcomes = all_in_time(operations, patience, counts).await;
+        assert_eq!(outcomes.len(), targets.len(), "each member has an outcome");
         let ended = |(outcome, target): (Option<Result<()>>, &Target<M>)| {
             outcome.unwrap_or_else(|| {
                 self.give_up(target);

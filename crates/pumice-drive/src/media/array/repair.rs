@@ -60,6 +60,7 @@ impl<M: Medium> Array<M> {
         // A concurrent copy to these pages would be undone.
         let _append = self.enter_append((segment, len_u32(start)..len_u32(end))).await;
         let mut pages = AlignedBuffer::zeroed(end - start);
+        assert!(at + bytes.len() <= pages.len(), "bytes are repaired within their pages");
         let mut is_damaged = false;
         for from in (0..pages.len()).step_by(PAGE_BYTES) {
             let place = len_u32(start + from);

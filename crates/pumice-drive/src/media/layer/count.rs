@@ -79,6 +79,7 @@ impl<M> Count<M> {
     fn add(&self, change: impl FnOnce(&mut Counts)) {
         let mut counts = self.counts.get();
         change(&mut counts);
+        assert!(counts.durable_appends <= counts.appends, "a durable append is an append");
         self.counts.set(counts);
     }
 }

@@ -232,6 +232,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             return Err(Error::new(ErrorKind::InvalidInput, "the medium has already crashed"));
         }
         self.finished.wait_for(|| (self.in_progress.get() == 0).then_some(())).await;
+        assert_eq!(self.in_progress.get(), 0, "no operation outlives the power");
         let interrupted = self.undo.borrow().last_sectors();
         let (rollbacks, crash) = self.undo.borrow_mut().crash(&mut self.random.borrow_mut());
         for rollback in rollbacks {
@@ -338,6 +339,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         // The bytes become visible at once, or after half of the operation's time.
         let is_late = latency_ns > 0 && below(&mut self.random.borrow_mut(), 2) == 0;
         let late_ns = if is_late { latency_ns / 2 } else { 0 };
+        assert!(late_ns <= latency_ns, "bytes arrive before their write ends");
         self.pass(late_ns).await?;
         let in_progress = self.enter()?;
         let (region, offset) = self.draw_target(region, offset, buffer.len());

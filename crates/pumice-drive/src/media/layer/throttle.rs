@@ -56,6 +56,7 @@ impl Pipe {
         let ns = (u128::from(bytes) * SECOND_NS).div_ceil(u128::from(bytes_per_s));
         let ns = u64::try_from(ns).unwrap_or(u64::MAX);
         let end_ns = self.free_ns.get().max(now_ns).saturating_add(ns);
+        assert!(end_ns >= now_ns, "a transfer ends after its request");
         self.free_ns.set(end_ns);
         end_ns
     }
@@ -117,6 +118,7 @@ impl<M: Medium, C: Clock> Throttle<M, C> {
         let mut kept = self.kept.get();
         kept.operations += 1;
         kept.late += u64::from(now_ns > due_ns && self.speed != Speed::default());
+        assert!(kept.late <= kept.operations, "an operation that is late has ended");
         self.kept.set(kept);
         if due_ns > now_ns {
             self.clock.sleep_ns(due_ns - now_ns).await;

@@ -237,11 +237,13 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     /// Returns the number of the newest counted commit of this epoch.
     pub(super) fn counted_number(&self) -> u64 {
         let CommitId { epoch, number } = self.counted.get();
+        assert!(epoch <= self.epoch, "no commit of a later epoch counts here");
         if epoch == self.epoch { number } else { 0 }
     }
 
     /// Takes the changes as they are at this moment.
     fn cut(&self) -> Image {
+        assert_eq!(self.uploading_bytes.get(), 0, "one image is uploaded at a time");
         self.cut.set(self.cut.get() + 1);
         self.is_urgent.set(false);
         self.superblocks_changed.set(false);
@@ -257,7 +259,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             }
             let slot = used.slot().expect("a segment that the bucket lacks has a slot");
             bytes += ranges.bytes();
-            *used.uploading.borrow_mut() = ranges;
+            let before = used.uploading.replace(ranges);
+            assert!(before.is_empty(), "a use is in one image at a time");
             parts.push(Part { used: used.clone(), slot });
         }
         self.uploading_bytes.set(bytes);
@@ -276,6 +279,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
 
     /// Adds the content of an uncommitted image to the next one.
     fn give_up(&self, image: Image) {
+        assert!(image.cut > self.counted_cut.get(), "an image that counts is not given up");
         for Part { used, .. } in &image.parts {
             let ranges = used.uploading.take();
             // Each of the uploads may still arrive.
@@ -320,12 +324,17 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             }
         }
         drop(uploads);
-        chunks.values_mut().for_each(|chunks| chunks.sort_by_key(|chunk| chunk.offset));
+        for chunks in chunks.values_mut() {
+            chunks.sort_by_key(|chunk| chunk.offset);
+            let is_possible = chunks.is_sorted_by(|one, next| one.end() <= next.offset);
+            assert!(is_possible, "the chunks of a use do not overlap");
+        }
         Ok(chunks)
     }
 
     /// Uploads a part of a segment, unless an earlier process left only zeroes there.
     async fn upload_piece(&self, part: &Part, start: u32, end: u32) -> Result<Option<Chunk>> {
+        assert!(start < end && end - start <= CHUNK_BYTES_MAX, "a piece fits a chunk");
         let buffer = AlignedBuffer::zeroed((end - start) as usize);
         let (mut buffer, read) = self.local.read(&part.slot, start, buffer).await;
         read?;
@@ -341,6 +350,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             start += u32::try_from(first).unwrap_or(0);
         }
         let bytes = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+        assert!(bytes > 0 && bytes <= end - start, "a chunk holds a part of its piece");
         let checksum = crc64(&buffer);
         let chunk = Chunk { offset: start, bytes, epoch: self.epoch, checksum };
         let name = chunk.name(part.used.segment, part.used.id);
@@ -378,6 +388,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             changes,
         };
         let (base, base_bytes) = self.base.get();
+        assert!(base < id.number, "a commit follows its base");
         let is_long = commit.encode().len() > CHANGES_SHORT.max(base_bytes / BASE_SHARE);
         if base == 0 || is_long {
             commit.base = 0;
@@ -401,6 +412,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     /// Makes a commit the counted one, and deletes the objects that it has unlinked.
     async fn count(&self, image: &Image, commit: &Commit, bytes: usize, index: Index) {
         let id = commit.id;
+        assert!(id > self.counted.get(), "each commit follows the last that counts");
+        assert!(image.cut > self.counted_cut.get(), "images count in the order of their cuts");
         self.counted.set(id);
         self.counted_cut.set(image.cut);
         if commit.base == 0 {

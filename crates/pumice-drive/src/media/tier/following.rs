@@ -95,8 +95,9 @@ impl<S: Store, C: Clock> BucketView<S, C> {
     async fn may_be_newer(&self) -> Result<bool> {
         let CommitId { epoch, number } = self.newest.id;
         let kept = (number / KEPT_EVERY + 1) * KEPT_EVERY;
-        // If there are many later commits, the next one may have been deleted, but not the next
-        // retained one.
+        assert!(kept > number, "the next commit that is kept comes later");
+        // If there are many later commits, the next one may be deleted, but not the next one to be
+        // kept.
         for number in [number + 1, kept] {
             let id = CommitId { epoch, number };
             if number <= NUMBER_MAX && self.store.exists(&id.name()).await? {
@@ -109,6 +110,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
 
 /// Copies the bytes from `offset` of a segment that are in chunks, and zeroes the rest.
 fn take_part(chunks: &[Chunk], offset: u32, whole: &[u8], part: &mut [u8]) {
+    assert_eq!(whole.len(), part.len(), "both are bytes of the same range");
     part.fill(0);
     for chunk in chunks {
         let from = chunk.offset.saturating_sub(offset) as usize;

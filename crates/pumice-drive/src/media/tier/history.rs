@@ -45,7 +45,12 @@ async fn last<F: Future<Output = Result<bool>>>(
     let mut high = low + step;
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if exists(middle).await? { low = middle } else { high = middle }
+        if exists(middle).await? {
+            low = middle
+        } else {
+            high = middle
+        }
+        assert!(first <= low && low < high, "a search has the answer between its bounds");
     }
     Ok(Some(low))
 }
@@ -123,6 +128,7 @@ async fn image<S: Store, C: Clock>(
     drive: &DriveObject,
     id: CommitId,
 ) -> Result<Newest> {
+    assert!(id.epoch > 0 && id.number > 0, "commits are numbered from 1");
     let commit = load(store, drive, id).await?;
     let mut index = Index::new();
     let base = match commit.base {

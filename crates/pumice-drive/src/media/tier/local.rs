@@ -60,6 +60,7 @@ pub(super) struct Slot {
 
 impl Slot {
     fn new(number: u32, space: &Rc<Space>) -> Self {
+        assert!(number > 0, "segment 0 has the superblocks of the drive");
         Self { number, space: space.clone(), is_warm: Cell::new(false) }
     }
 }
@@ -169,7 +170,10 @@ impl<L: Medium> Local<L> {
     /// Errors of the medium. The state is then either the old or the new one.
     pub(super) async fn update(&self, change: impl FnOnce(&mut Journal)) -> Result<()> {
         let mut journal = self.journal();
+        let shape = |journal: &Journal| (journal.uuid, journal.segment_bytes, journal.slots);
+        let before = shape(&journal);
         change(&mut journal);
+        assert_eq!(shape(&journal), before, "a journal keeps its identity and its shape");
         journal.revision += 1;
         let slot = u32::from(!journal.revision.is_multiple_of(2));
         let bytes = journal.encode();
@@ -199,7 +203,7 @@ impl<L: Medium> Local<L> {
 
     /// Records that a free slot was written.
     pub(super) fn set_warm(&self, slot: Slot) {
-        slot.is_warm.set(true);
+        assert!(!slot.is_warm.replace(true), "a slot becomes warm once");
     }
 
     /// Returns whether there are slots that become free if they are erased and the medium is
@@ -234,6 +238,7 @@ impl<L: Medium> Local<L> {
 
     /// Writes the header that identifies the use that a slot holds from now on.
     pub(super) async fn write_header(&self, slot: &Slot, segment: u32, use_id: u64) -> Result<()> {
+        assert!(!slot.is_warm.get(), "the header of a warm slot is zero");
         let header = SlotHeader { uuid: self.uuid(), segment, use_id };
         self.medium.append(SegmentId(slot.number), 0, header.encode()).await
     }
@@ -245,6 +250,8 @@ impl<L: Medium> Local<L> {
         buffer: Arc<AlignedBuffer>,
         durably: bool,
     ) -> Result<()> {
+        let end = u64::from(offset) + buffer.len() as u64;
+        assert!(end <= u64::from(self.segment_bytes), "an append lies within its slot");
         let (segment, offset) = (SegmentId(slot.number), HEADER_BYTES + offset);
         match durably {
             true => self.medium.append_durably(segment, offset, buffer).await,
@@ -264,6 +271,7 @@ impl<L: Medium> Local<L> {
     /// Returns the offset in segment 0 of a superblock slot of the drive. Each is stored in a half
     /// of its own.
     fn superblock_offset(&self, slot: u32) -> u32 {
+        assert!(slot < SUPERBLOCK_SLOTS, "a drive has two superblock slots");
         self.segment_bytes / 2 / HEADER_BYTES * HEADER_BYTES * slot
     }
 

@@ -34,7 +34,10 @@ struct Appending<'a>(&'a Use, (u32, u32));
 
 impl<'a> Appending<'a> {
     fn new(used: &'a Use, range: (u32, u32)) -> Self {
-        used.appending.borrow_mut().push(range);
+        let mut appending = used.appending.borrow_mut();
+        let overlaps = |&(start, end): &(u32, u32)| start < range.1 && range.0 < end;
+        assert!(!appending.iter().any(overlaps), "appends in progress do not overlap");
+        appending.push(range);
         Self(used, range)
     }
 }
@@ -52,7 +55,7 @@ struct Moving<'a>(&'a Use);
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        self.0.is_moving.set(false);
+        assert!(self.0.is_moving.replace(false), "a use gets its number once");
     }
 }
 
@@ -166,6 +169,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         let used = Rc::new(Use::new(segment, self.next_use_id(), Some(slot.clone())));
         self.local.write_header(&slot, segment, used.id).await?;
         self.new_headers.borrow_mut().push(used.clone());
+        assert!(self.used(segment).is_none(), "one use of a segment is begun at a time");
         self.hold(segment, Some(Held::Use(used.clone())));
         Ok((used, slot))
     }
@@ -188,14 +192,15 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         used.header_is_durable.set(false);
         self.local.write_header(&slot, used.segment, used.id).await?;
         self.new_headers.borrow_mut().push(used.clone());
-        *used.slot.borrow_mut() = Some(slot.clone());
+        let before = used.slot.replace(Some(slot.clone()));
+        assert!(before.is_none(), "a use has one slot");
         Ok(slot)
     }
 
     /// Changes the number of a use before an append overwrites bytes of it that are in the bucket:
     /// remains of batches that were never durable. The entire use is uploaded again.
     async fn rename(&self, old: &Rc<Use>, slot: Rc<Slot>) -> Result<(Rc<Use>, Rc<Slot>)> {
-        old.is_moving.set(true);
+        assert!(!old.is_moving.replace(true), "a use is renamed once at a time");
         let _moving = Moving(old);
         let used = loop {
             // Bytes must not change while they are being uploaded or appended.
@@ -211,6 +216,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
                 break Rc::new(Use::found(segment, id, Some(slot.clone()), Vec::new(), bytes));
             }
         };
+        assert!(old.appending.borrow().is_empty(), "no append goes to a use that is renamed");
         let dirty = used.dirty.take();
         self.hold(used.segment, Some(Held::Use(used.clone())));
         self.add_dirty(&used, &dirty);
@@ -268,6 +274,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         let segment_bytes = self.local.segment_bytes();
         // Bytes that an earlier process left there serve as well as zeroes.
         let at = segment_bytes / PAGE / LOOK_DIVISOR * (LOOK_DIVISOR - 1) * PAGE;
+        assert!(at + PAGE <= segment_bytes, "a page of the slot is looked at");
         let page = AlignedBuffer::zeroed(PAGE as usize);
         let (page, read) = self.local.read(&slot, at, page).await;
         read?;
@@ -322,6 +329,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     /// `Poisoned`; the error of a commit that fails meanwhile, if the drive is being closed or
     /// unless `is_patient`; `Io` if the time for closing has expired.
     pub(super) async fn until_committed(&self, is_patient: bool) -> Result<()> {
+        assert!(self.counted_cut.get() <= self.cut.get(), "an image is cut before it counts");
         if !self.has_changes() && self.counted_cut.get() == self.cut.get() {
             return self.check();
         }

@@ -23,6 +23,7 @@ impl Ranges {
         let start = joined.first().map_or(start, |&(from, _)| from.min(start));
         let end = joined.last().map_or(end, |&(_, to)| to.max(end));
         self.0.splice(first..last.max(first), [(start, end)]);
+        debug_assert!(self.is_in_order(), "ranges ascend, and neither overlap nor touch");
     }
 
     /// Removes the bytes from `start` up to `end` from the set.
@@ -33,6 +34,12 @@ impl Ranges {
         let parts =
             self.0.iter().flat_map(|&(from, to)| [(from, to.min(start)), (from.max(end), to)]);
         self.0 = parts.filter(|&(from, to)| from < to).collect();
+        debug_assert!(self.is_in_order(), "what is left ascends");
+    }
+
+    fn is_in_order(&self) -> bool {
+        let is_in_order = self.0.is_sorted_by(|one, next| one.1 < next.0);
+        is_in_order && self.0.iter().all(|(from, to)| from < to)
     }
 
     /// Returns whether any byte from `start` up to `end` is in the set.

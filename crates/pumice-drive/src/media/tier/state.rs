@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::local::Local;
-use super::object::{CommitId, Entry, Index};
+use super::object::{CommitId, EPOCH_MAX, Entry, Index};
 use super::options::{Durable, Options};
 use super::ranges::Ranges;
 use super::reading::Reading;
@@ -106,6 +106,7 @@ impl<L, S, C> State<L, S, C> {
         options: Options,
         epoch: u32,
     ) -> Self {
+        assert!((1..=EPOCH_MAX).contains(&epoch), "epochs are numbered from 1");
         Self {
             local,
             store,
@@ -262,16 +263,21 @@ impl<L, S, C> State<L, S, C> {
 
     /// Marks bytes of a use as not in the bucket.
     pub(super) fn add_dirty(&self, used: &Use, ranges: &Ranges) {
+        let current = self.used(used.segment);
+        let is_current = current.is_some_and(|current| std::ptr::eq(&*current, used));
+        assert!(is_current, "only the present use of a segment has dirty bytes");
         let mut dirty = used.dirty.borrow_mut();
         let before = dirty.bytes();
         ranges.iter().for_each(|(start, end)| dirty.insert(start, end));
-        self.dirty_bytes.set(self.dirty_bytes.get() + dirty.bytes() - before);
+        let more = dirty.bytes().checked_sub(before).expect("a set only grows by an insertion");
+        self.dirty_bytes.set(self.dirty_bytes.get() + more);
     }
 
     /// Takes the dirty bytes of a use, to upload them. Bytes of appends in progress stay dirty.
     pub(super) fn take_dirty(&self, used: &Use) -> Ranges {
         let mut left = Ranges::default();
         let mut ranges = used.dirty.take();
+        let all_bytes = ranges.bytes();
         for &(start, end) in &*used.appending.borrow() {
             let before = ranges.clone();
             ranges.remove(start, end);
@@ -279,6 +285,7 @@ impl<L, S, C> State<L, S, C> {
             before.complement(u32::MAX).iter().for_each(|(from, to)| both.remove(from, to));
             both.iter().for_each(|(from, to)| left.insert(from, to));
         }
+        assert_eq!(ranges.bytes() + left.bytes(), all_bytes, "a byte is taken or stays dirty");
         *used.dirty.borrow_mut() = left;
         let left = self.dirty_bytes.get().checked_sub(ranges.bytes());
         self.dirty_bytes.set(left.expect("dirty bytes are counted"));
@@ -311,6 +318,12 @@ impl<L, S, C> State<L, S, C> {
         let (held, free): (Vec<_>, Vec<_>) = evictable.partition(|used| is_held(used));
         match free.iter().min_by_key(|used| used.touched.get()) {
             Some(used) => {
+                let chunks = used.chunks.borrow();
+                let bucket_bytes: u64 = chunks.iter().map(|chunk| u64::from(chunk.bytes)).sum();
+                assert!(
+                    used.is_inherited || used.written.borrow().bytes() <= bucket_bytes,
+                    "a slot is given up once the bucket has its bytes"
+                );
                 used.slot.take();
                 Evicted::One
             }

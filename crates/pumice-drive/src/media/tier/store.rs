@@ -134,6 +134,8 @@ pub(super) struct Patient<S, C> {
 impl<S, C> Patient<S, C> {
     /// Sets how often operations are repeated, including operations in progress.
     pub(super) fn set_patience(&self, patience: Patience) {
+        let is_more = patience == Patience::Endless || self.patience.get() == patience;
+        assert!(is_more, "a drive that is served waits for its store");
         self.patience.set(patience);
     }
 
@@ -255,6 +257,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
                 return Err(error);
             }
             pause_ns = (2 * pause_ns).min(PAUSE_NS_MAX);
+            assert!(pause_ns >= PAUSE_NS, "pauses never get shorter than the first");
         }
     }
 

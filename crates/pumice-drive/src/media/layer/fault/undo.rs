@@ -111,6 +111,8 @@ impl UndoLog {
 
     fn set_state(&mut self, ids: &[u64], state: State) {
         for record in self.records.iter_mut().filter(|record| ids.contains(&record.id)) {
+            let is_possible = record.state != State::Doomed || state == State::Doomed;
+            assert!(is_possible, "no later sync makes a failed write durable");
             record.state = state;
         }
     }
@@ -218,5 +220,7 @@ fn draw_fates(records: Vec<Record>, random: &mut Random) -> (Vec<Rollback>, Cras
         }
         rollbacks.push(Rollback { record, sectors });
     }
+    let writes = crash.writes_kept + crash.writes_dropped + crash.writes_torn;
+    assert_eq!(writes, rollbacks.len() as u64, "each write has one fate");
     (rollbacks, crash)
 }
