@@ -102,7 +102,9 @@ impl Line {
 
     fn enter(&self) -> Place<'_> {
         let number = self.next_number.replace(self.next_number.get() + 1);
-        self.places.borrow_mut().push_back(Waiting { number, waker: None });
+        let mut places = self.places.borrow_mut();
+        assert!(places.back().is_none_or(|last| last.number < number), "numbers ascend in a line");
+        places.push_back(Waiting { number, waker: None });
         Place { line: self, number }
     }
 }
@@ -111,7 +113,8 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut places = self.line.places.borrow_mut();
         let at = places.partition_point(|waiting| waiting.number < self.number);
-        places.remove(at);
+        let left = places.remove(at);
+        assert!(left.is_some_and(|left| left.number == self.number), "a task leaves a line once");
         if at == 0
             && let Some(waker) = places.front_mut().and_then(|first| first.waker.take())
         {

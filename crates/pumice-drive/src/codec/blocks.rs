@@ -201,6 +201,7 @@ pub(crate) fn cut(
     blocks: Range<usize>,
     target: &mut [u8],
 ) -> Option<(Encoding, usize)> {
+    assert!(!blocks.is_empty(), "a payload has a block");
     let found = blocks.clone().map(|index| {
         let block = table.stored_block(index, table.bytes_of(payload, index)).ok()?;
         Some((block.encoding, block.bytes.len()))

@@ -190,6 +190,7 @@ impl Batch {
     }
 
     fn push(&mut self, frames: &[&[u8]]) -> Part {
+        assert!(self.writes < BATCH_WRITES, "a batch has a waker for each of its writes");
         let lengths = &mut self.frames.lengths;
         let first = lengths.len();
         for frame in frames {

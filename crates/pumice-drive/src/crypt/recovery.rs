@@ -75,6 +75,7 @@ impl fmt::Display for RecoveryCode {
                 written += 1;
             }
         }
+        assert_eq!(written, CODE_DIGITS, "all bits of a code are written");
         Ok(())
     }
 }

@@ -75,6 +75,7 @@ impl Xts {
 
 /// Exchanges a short last block with the beginning of the block before it.
 fn swap(rest: &mut [u8], block: &mut [u8; BLOCK]) {
+    assert!(rest.len() < BLOCK, "less than a block is left");
     for (one, other) in rest.iter_mut().zip(block) {
         std::mem::swap(one, other);
     }

@@ -152,7 +152,7 @@ pub(super) struct Running<'a>(&'a Executor);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.running.set(false);
+        assert!(self.0.running.replace(false), "a run ends once");
     }
 }
 
@@ -216,6 +216,7 @@ impl Executor {
 
     /// Polls a task that [`Executor::next`] returned.
     pub(super) fn poll_task(&self, index: usize) {
+        assert!(self.running.get(), "tasks are polled in a run");
         let slot = self.tasks.borrow().slots[index].clone();
         let Some(mut task) = slot.task.take() else {
             // The task was woken after its end. The next task of this slot must be able to enter

@@ -47,6 +47,7 @@ impl Core {
     /// bad segment, or no space to name it. The caller holds the turn, and no sync is under way.
     pub(crate) fn superblock_with_bad_segment(&mut self) -> Option<Superblock> {
         let segment = self.bad_segment.take()?;
+        assert!(self.log.is_poisoned(), "an append that failed has ended the log");
         let mut superblock = self.next_superblock();
         let is_new = !superblock.bad_segments.contains(&segment);
         if !is_new || superblock.bad_segments.len() >= BAD_SEGMENTS_MAX {
@@ -84,6 +85,7 @@ impl Core {
             }
             let generation = self.next_generation();
             let Some(next) = self.space.allocate(stream, generation) else { continue };
+            assert!(!self.space.is_bad(next), "a stream leaves a bad segment for a good one");
             tracing::warn!(
                 drive = %superblock.uuid,
                 segment = %segment,

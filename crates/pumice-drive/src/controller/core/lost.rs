@@ -105,7 +105,7 @@ impl Core {
                 at += u64::from(blocks);
             }
         }
-        self.lost.waiting.pop();
+        assert_eq!(self.lost.waiting.pop(), Some(leaf), "the leaf that was written waits no more");
         Ok(Some(()))
     }
 

@@ -509,6 +509,7 @@ impl Core {
     /// [`Core::locate`] returns the current places of frames, not the places that the map names.
     pub(crate) fn read_through(&mut self, forwards: Forwards, kind: Kind) {
         assert_ne!(kind, Kind::Drive, "the tables of a drive come with its snapshots");
+        assert_eq!(self.kind, Kind::Drive, "the tables of a snapshot are set once");
         *self.snapshots.forwards_mut() = forwards;
         self.kind = kind;
     }
@@ -749,6 +750,7 @@ impl Core {
 
     /// Closes the log: writers and syncer end once nothing is left to write.
     pub(crate) fn close(&mut self) {
+        assert!(self.is_ending, "requests end before the log closes");
         self.log.close();
         for queue in [Wakes::WRITERS, Wakes::SYNCER, Wakes::WARMER] {
             self.wake(queue);

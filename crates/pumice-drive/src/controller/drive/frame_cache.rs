@@ -139,7 +139,11 @@ impl FrameCache {
 
     /// Records that the load started by [`FrameCache::begin`] has ended, successfully or not.
     pub(crate) fn finish(&self, key: FrameAddress) {
-        self.loading.borrow_mut().retain(|loading| *loading != key);
+        let mut loading = self.loading.borrow_mut();
+        let before = loading.len();
+        loading.retain(|loading| *loading != key);
+        assert_eq!(loading.len() + 1, before, "one load of a frame ends");
+        drop(loading);
         self.loaded.wake_all();
     }
 

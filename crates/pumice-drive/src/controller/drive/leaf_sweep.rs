@@ -159,5 +159,7 @@ fn spans(targets: &[Target], unit: u32) -> Vec<Span> {
             }),
         }
     }
+    let covered: usize = spans.iter().map(|span| span.targets.len()).sum();
+    assert_eq!(covered, targets.len(), "each leaf is in one read");
     spans
 }

@@ -91,7 +91,7 @@ pub(crate) struct Kept<'a>(&'a Drive);
 impl Drop for Kept<'_> {
     fn drop(&mut self) {
         self.0.with_core(|core| core.keep_leaves(None));
-        self.0.loads.is_keeping.set(false);
+        assert!(self.0.loads.is_keeping.replace(false), "a turn to keep leaves ends once");
         self.0.loads.kept.wake_all();
     }
 }
@@ -104,7 +104,11 @@ struct Load<'a> {
 
 impl Drop for Load<'_> {
     fn drop(&mut self) {
-        self.loads.loading.borrow_mut().retain(|&leaf| leaf != self.leaf);
+        let mut loading = self.loads.loading.borrow_mut();
+        let before = loading.len();
+        loading.retain(|&leaf| leaf != self.leaf);
+        assert_eq!(loading.len() + 1, before, "one load of a leaf ends");
+        drop(loading);
         self.loads.ended.wake_all();
     }
 }
@@ -247,7 +251,7 @@ impl Drive {
     pub(in super::super) async fn keep_leaves(&self, lba: Lba, count: u64) -> Kept<'_> {
         let is_free = || (!self.loads.is_keeping.get()).then_some(());
         self.loads.kept.wait_for(is_free).await;
-        self.loads.is_keeping.set(true);
+        assert!(!self.loads.is_keeping.replace(true), "one request at a time keeps leaves");
         self.with_core(|core| core.keep_leaves(Some(KeptLeaves::of_range(lba, count))));
         Kept(self)
     }

@@ -351,6 +351,7 @@ impl Drive {
         let updated = self.store_superblocks(change).await;
         updating.has_ended = true;
         let is_unchanged = self.core().next_superblock_slot() == slot;
+        assert!(updated.is_err() || is_unchanged, "both slots are written, or none is next");
         if let Err(error) = &updated
             && !(error.kind() == ErrorKind::NoSpace && is_unchanged)
             && !self.core().log().is_poisoned()

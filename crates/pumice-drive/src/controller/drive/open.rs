@@ -29,7 +29,7 @@ use crate::base::{AlignedBuffer, Error, ErrorKind, Remedy, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, FrameForm};
 use crate::format::BATCH_ALIGNMENT;
 use crate::format::Superblock;
-use crate::media::AnyMedium;
+use crate::media::{AnyMedium, SUPERBLOCK_SLOTS};
 
 /// Attempts to read bytes that were just written.
 const READS_MAX: usize = 3;
@@ -166,6 +166,7 @@ impl Drive {
         recovery_ns: u64,
     ) -> Result<Self> {
         let StoredSuperblock { mut superblock, mut slot } = stored;
+        assert!(slot < SUPERBLOCK_SLOTS, "a superblock was read from one of two slots");
         let was_clean = superblock.clean;
         let WalkEnd { end, epoch, totals, cut, unreadable, unproven, completed } =
             recovered.walk_end;

@@ -139,6 +139,7 @@ impl ReadAhead {
         let id = StretchId(self.next_id.get());
         self.next_id.set(id.0 + 1);
         self.bytes.set(self.bytes.get() + bytes);
+        assert!(self.bytes.get() <= self.bytes_max, "no more is read ahead than the limit");
         let keys: Vec<_> = frames.iter().map(|place| (place.segment, place.offset)).collect();
         let known = keys.iter().map(|&key| (key, (generation, id)));
         self.frames.borrow_mut().extend(known);
@@ -242,6 +243,7 @@ impl Reading<'_> {
         let read_bytes = &self.ahead.read_bytes;
         read_bytes.set(read_bytes.get() + buffer.len() as u64);
         if let Some(stretch) = self.ahead.stretches.borrow_mut().get_mut(&self.id) {
+            assert!(stretch.buffer.is_none(), "a stretch arrives once");
             stretch.buffer = Some(buffer);
         }
     }

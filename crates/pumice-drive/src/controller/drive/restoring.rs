@@ -67,7 +67,7 @@ impl Restoring {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.is_busy.set(false);
+        assert!(self.0.is_busy.replace(false), "a turn to restore ends once");
         self.0.ended.wake_all();
     }
 }

@@ -66,6 +66,7 @@ impl Streams {
         let end = offset + len as u64;
         let known = ends.iter().position(|known| *known == offset && offset > 0);
         let at = known.unwrap_or_else(|| self.hand.replace((self.hand.get() + 1) % STREAMS));
+        assert!(at < STREAMS, "a reader has one of the places");
         if let (Some(known_end), Some(run)) = (ends.get_mut(at), runs.get_mut(at)) {
             *known_end = end;
             if known.is_none() {

@@ -158,6 +158,7 @@ pub(crate) async fn store(
     slot: u32,
     superblock: &Superblock,
 ) -> Result<()> {
+    assert!(slot < SUPERBLOCK_SLOTS, "a superblock goes to one of two slots");
     superblock.check_invariants();
     let mut bytes = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
     bytes.copy_from_slice(&superblock.encode_with(medium.cipher()));

@@ -247,6 +247,7 @@ impl CheckReport {
             problem.what = format!("snapshot {name}: {}", problem.what);
             problem
         }));
+        assert!(self.problems.len() as u64 <= self.problem_count, "a listed problem is counted");
     }
 
     /// Adds the copies that existed at the beginning and were removed since: members that do not

@@ -173,6 +173,7 @@ impl<'a> Extract<'a> {
         };
         let chunk = if content == Content::Data { len.min(CHUNK_BYTES as u64) } else { len };
         let blocks = chunk / block;
+        assert!((1..=count).contains(&blocks), "each step advances within its run");
         self.runs.pop_front();
         if blocks < count {
             self.runs.push_front((Lba(lba.0 + blocks), count - blocks, Mapping::Hole));
@@ -226,6 +227,7 @@ impl<'a> Extract<'a> {
             }
             (runs, blocks) = (runs + 1, blocks + count);
         }
+        assert!(blocks * BLOCK_BYTES as u64 <= CHUNK_BYTES as u64, "frames fit in the buffer");
         (runs, blocks)
     }
 

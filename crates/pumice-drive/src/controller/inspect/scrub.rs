@@ -104,7 +104,10 @@ struct Running<'a>(&'a Drive);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.update_scrub(|progress| progress.scrub_running = false);
+        self.0.update_scrub(|progress| {
+            assert!(progress.scrub_running, "a scrub ends once");
+            progress.scrub_running = false;
+        });
     }
 }
 

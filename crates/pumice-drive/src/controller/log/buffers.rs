@@ -91,7 +91,8 @@ impl Buffers {
         let kept = fitting.and_then(|(_, kept)| kept.borrow_mut().pop());
         let mut buffer = match kept {
             Some(buffer) => {
-                self.kept_bytes.set(self.kept_bytes.get() - bytes);
+                let left = self.kept_bytes.get().checked_sub(bytes);
+                self.kept_bytes.set(left.expect("a buffer that is kept is counted"));
                 buffer
             }
             None => AlignedBuffer::zeroed(bytes),

@@ -201,6 +201,7 @@ impl OpenBatch {
 
     /// Records that its last write ends in the next batch; see [`BatchHeader::needs_next`].
     pub(crate) fn set_needs_next(&mut self) {
+        assert!(!self.needs_next, "one write of a batch ends in the next");
         self.needs_next = true;
     }
 

@@ -72,6 +72,7 @@ pub(super) fn room_beside_parity(stream: Stream, room: usize) -> usize {
 
 /// Computes the last `parity` pages of an append from all others.
 pub(crate) fn fill_parity(append: &mut [u8], parity: usize) {
+    assert!(append.len().is_multiple_of(PAGE), "an append is whole pages");
     let pages = append.len().checked_sub(parity * PAGE);
     let (data, target) = append.split_at_mut(pages.expect("parity lies within its append"));
     target.fill(0);

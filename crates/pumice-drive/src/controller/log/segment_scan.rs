@@ -60,6 +60,7 @@ impl<'a> SegmentScan<'a> {
 
     /// Continues the scan at the batch at `offset`.
     pub(crate) fn at(self, offset: u32) -> Self {
+        assert!(offset >= FIRST_BATCH_OFFSET, "the header of a segment is no batch");
         Self { offset, ..self }
     }
 
@@ -98,6 +99,7 @@ impl<'a> SegmentScan<'a> {
             }
         }
         let (at, batch_bytes) = (header.offset, batch_bytes(&header));
+        assert!(at >= self.offset, "a scan moves forward");
         self.skipped_bytes += u64::from(at - self.offset);
         self.offset = at + batch_bytes;
         assert!(self.offset <= self.segment_bytes, "a batch that belongs here ends here");

@@ -63,6 +63,7 @@ impl Watermark {
     /// `is_repeated` states that the medium had no space for the batch before. Such a batch is
     /// appended plainly, since the sync after a plain append distinguishes the errors.
     pub(super) fn take(&mut self, seq: SeqNo, is_repeated: bool) -> bool {
+        assert!(seq > self.durable.seq, "a batch is written before it is durable");
         let covered = self.durable.seq.max(self.synced);
         let is_next = self.plain_taken <= covered;
         let is_possible = self.is_possible && !self.has_failed;
@@ -76,6 +77,7 @@ impl Watermark {
     /// Records that a batch and all previous ones are written, this one by an append that may be
     /// durable (`is_durable`).
     pub(super) fn written(&mut self, end: ChainEnd, is_durable: bool) {
+        assert!(end.seq > self.plain_written, "batches are written in order");
         if !is_durable {
             self.plain_written = end.seq;
         }

@@ -78,7 +78,8 @@ impl Drive {
         while at < end {
             at += self.flatten_from(Lba(at), &mut buffer, &mut done.copied_bytes).await?;
             done.done_bytes = at.min(end) * BLOCK_BYTES as u64;
-            if !goes_on(done) || self.core().is_ending() {
+            assert!(done.done_bytes <= total_bytes, "no more is done than there was to do");
+            if !goes_on(done) {
                 self.flush().await?;
                 return Ok(done);
             }

@@ -117,6 +117,7 @@ impl Frame<'_> {
     /// Returns a record without payload for some of its blocks, which marks their content as lost.
     /// If it contained the damaged payload, the new batch would look torn after a crash.
     fn lost(&self, index: u8, blocks: u8, sources: Vec<Source>) -> Encoded {
+        assert!(blocks > 0 && index + blocks <= self.place.blocks, "blocks of the frame are lost");
         Encoded {
             lba: Lba(self.lba.0 + u64::from(index)),
             blocks,
@@ -273,8 +274,10 @@ impl<'a> Mover<'a> {
             let encoded = self.encode(&frame, sources, &pieces);
             let frames: Vec<MovedFrame<'_>> =
                 encoded.iter().map(|encoded| self.moved_frame(encoded, frame.payload)).collect();
-            // The worst case: the copy with a source for each block, or each live block as it is.
             let live: usize = pieces.iter().map(|piece| usize::from(piece.count)).sum();
+            let encoded_blocks: usize = frames.iter().map(|frame| usize::from(frame.blocks)).sum();
+            assert!(encoded_blocks >= live, "each live block is in a frame that is moved");
+            // The worst case: the copy with a source for each block, or each live block as it is.
             let copy = RECORD_HEADER_BYTES + usize::from(blocks) * SOURCE_BYTES;
             let moved = Move {
                 lba: frame.lba,

@@ -67,6 +67,7 @@ impl Candidate<'_> {
             true => self.named = asked + 1,
             false => self.unnamed = asked,
         }
+        assert!(self.named <= self.unnamed, "the bounds of a search do not cross");
     }
 }
 
@@ -104,6 +105,7 @@ impl Maps<'_> {
         if self.open.len() > MAPS_MAX {
             self.open.remove(0);
         }
+        assert!(self.open.len() <= MAPS_MAX, "few maps are in memory");
         match self.open.last_mut() {
             Some(map) => map.names(&*self.drive.medium, of, frames).await,
             None => vec![true; frames.len()],
@@ -127,6 +129,7 @@ impl Maps<'_> {
                 let places = asked.iter().filter_map(|&at| frames.get(at));
                 let places: Vec<_> = places.map(|frame| (frame.lba, frame.place)).collect();
                 let named = self.ask(snapshot, of, &places).await;
+                assert_eq!(named.len(), asked.len(), "each question has an answer");
                 for (at, is_named) in asked.into_iter().zip(named) {
                     if let Some(frame) = frames.get_mut(at) {
                         frame.answer(user, is_named);

@@ -359,6 +359,7 @@ impl L2p {
     /// changes without the checkpoint.
     pub(super) fn freeze_page(&mut self, number: u32) {
         let pending = self.directory.page(number).is_some_and(|page| page.pending);
+        assert!(!pending || self.running.is_some(), "only a running checkpoint has pending pages");
         let known = |running: &Running| running.frozen_pages.contains_key(&number);
         if !pending || self.running.as_ref().is_none_or(known) {
             return;

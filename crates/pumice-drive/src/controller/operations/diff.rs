@@ -184,6 +184,7 @@ impl Drive {
                 at += bytes;
             }
         }
+        assert_eq!(at, end, "the runs end where the range ends");
         Ok(())
     }
 
@@ -214,6 +215,8 @@ impl Drive {
             one = if before.end <= at { olds.next() } else { one };
             other = if now.end <= at { news.next() } else { other };
         }
+        let bytes: u64 = runs.iter().map(|run| run.bytes).sum();
+        assert_eq!(bytes, (end - blocks.start) * BLOCK_BYTES as u64, "runs are the whole part");
         true
     }
 
@@ -407,6 +410,7 @@ impl<'a> Differences<'a> {
         while self.at < end {
             let at = self.at;
             if let Some(next) = now.next_difference(earlier, at) {
+                assert!(next > at, "equal leaves are skipped forward");
                 self.at = next;
                 continue;
             }

@@ -120,6 +120,7 @@ impl Drive {
     async fn read_stretch(&self, wanted: &Wanted, frames: &[Frame]) {
         let ends = frames.first().zip(frames.last());
         let (first, last) = ends.expect("a group of frames has a first and a last");
+        assert_eq!(first.place.segment, last.place.segment, "a stretch lies in one segment");
         if !self.streams.is_ahead(wanted, first.end) {
             return;
         }

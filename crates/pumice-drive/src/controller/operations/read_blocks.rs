@@ -132,6 +132,7 @@ impl Drive {
             }
             out = rest;
         }
+        assert!(out.is_empty(), "the wanted parts of blocks fill the piece");
         Ok(())
     }
 }

@@ -214,6 +214,7 @@ impl Survey {
             let segment = segment.map(|segment| segment.0);
             self.problems.push(Problem { what, segment, lba: None, lba_count: None });
         }
+        assert!(self.problems.len() as u64 <= self.problem_count, "a listed problem is counted");
     }
 
     /// Records that an epoch began with batch `seq` or before.

@@ -77,6 +77,7 @@ pub(super) async fn note_holders(medium: &dyn AnyMedium, segment_bytes: u32, bat
             }
         }
         if !holders.is_empty() {
+            assert!(from < end, "a batch has bytes");
             array.note_holders(&holders, batch.segment, from..end);
         }
     }

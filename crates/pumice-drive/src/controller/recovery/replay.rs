@@ -193,6 +193,7 @@ impl<'a> Replay<'a> {
         self.core.occupy_segment(stream, segment, generation)?;
         // The unusable bytes at the end of the previous segment are no longer known.
         self.core.enter_segment(stream, segment, generation, 0);
+        assert!(self.is_in(stream, segment, generation), "a segment is entered once");
         Ok(())
     }
 

@@ -216,7 +216,7 @@ impl Space {
         let was_available = entry.is_available();
         entry.is_bad = true;
         self.warm.retain(|&warm| warm != segment);
-        self.free_count -= u32::from(was_available && segment.0 < self.end);
+        self.take_free(segment, was_available);
     }
 
     /// Returns whether nothing can be written in a segment.
@@ -360,7 +360,7 @@ impl Space {
         }
     }
 
-    /// Removes a segment that was free, and is now in use, from the count.
+    /// Takes a segment that was free, and is in use or bad from now on, off the count.
     fn take_free(&mut self, segment: SegmentId, was_free: bool) {
         let taken = u32::from(was_free && segment.0 < self.end);
         let left = self.free_count.checked_sub(taken);

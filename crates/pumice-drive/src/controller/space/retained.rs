@@ -125,6 +125,8 @@ impl Space {
         if entry.retained.count == 0 {
             entry.retained = Retention::NONE;
         }
+        let is_free = entry.state == State::Free;
+        assert!(!is_free || entry.retained.count == 0, "what a snapshot needs is not free");
         self.sums.add(entry);
         self.note_empty(segment);
     }
@@ -168,6 +170,7 @@ impl Space {
 
     /// Records that snapshots retain a frame that was copied to a retained segment.
     pub(crate) fn note_retained_copy(&mut self, segment: SegmentId, bytes: u32, is_live: bool) {
+        assert!(self.is_retained(segment), "a snapshot that needs a copy retains its segment");
         self.amend(segment, |entry| {
             if entry.retained.bytes != UNKNOWN {
                 entry.retained.bytes = entry.retained.bytes.saturating_add(bytes);
@@ -226,6 +229,7 @@ impl Space {
 
     /// Excludes a retained segment, which a view or a clone reads, from garbage collection.
     pub(crate) fn fix(&mut self, segment: SegmentId) {
+        assert!(self.is_retained(segment), "a segment that a snapshot reads is retained");
         self.amend(segment, |entry| entry.retained.is_fixed = true);
     }
 

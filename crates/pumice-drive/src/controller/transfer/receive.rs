@@ -178,7 +178,9 @@ impl<'a> Receive<'a> {
         for found in batch.records() {
             self.apply_record(&found).await?;
             let (lba, count) = found.record.lba_range();
-            self.offset = (lba.0 + count) * BLOCK_BYTES as u64;
+            let end = (lba.0 + count) * BLOCK_BYTES as u64;
+            assert!(end >= self.offset, "records are applied in the order of the disk");
+            self.offset = end;
         }
         self.has_failed = false;
         // Work that long trims have left.

@@ -157,7 +157,9 @@ impl<'a> SendStream<'a> {
             }
             match self.window.parts.pop_front() {
                 Some(part) => {
-                    let end = (part.lba.0 + part.blocks) * BLOCK_BYTES as u64;
+                    let start = part.lba.0 * BLOCK_BYTES as u64;
+                    let end = start + part.blocks * BLOCK_BYTES as u64;
+                    assert!(start >= self.offset, "parts are sent in the order of the disk");
                     self.push(part)?;
                     self.offset = end;
                 }

@@ -145,6 +145,7 @@ impl Window {
             stored_bytes += part.place().map_or(0, |place| place.record_bytes as usize);
             parts.push_back(part);
         }
+        assert!(parts.len() <= PARTS_MAX, "a window has few parts");
         Ok(Self { parts, bytes: Vec::new() })
     }
 
@@ -178,6 +179,7 @@ impl Window {
                 (left, rest) = (later, there);
             }
         }
+        assert!(places_left.is_empty() && rest.is_empty(), "each record has its place");
         iter(groups).buffer_unordered(READS_AT_ONCE).collect::<()>().await;
         let mut rest = bytes.as_mut_slice();
         for (place, part) in order {
@@ -186,6 +188,7 @@ impl Window {
             part.record = Some(log.checked(part, place, stored).await);
             rest = there;
         }
+        assert!(rest.is_empty(), "a window has the bytes of its records");
     }
 }
 

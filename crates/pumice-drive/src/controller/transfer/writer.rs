@@ -81,6 +81,7 @@ impl Writer {
         let record_bytes = len_u32(self.batch.len() - BATCH_HEADER_BYTES);
         self.batch.resize(self.batch.len().next_multiple_of(BATCH_ALIGNMENT), 0);
         self.media_bytes += self.batch.len() as u64;
+        assert!(self.frame_bytes <= self.media_bytes, "records are a part of the transfer");
         let header = BatchHeader {
             records_checksum: self.records_checksum,
             seq: SeqNo(self.seq),

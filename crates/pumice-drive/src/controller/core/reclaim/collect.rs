@@ -144,7 +144,9 @@ impl Reclaim {
     pub(in super::super) fn spend(&mut self, bytes: u64, stream: Stream) {
         let least = if stream == Stream::Meta { META_DEBT_BYTES } else { DEBT_BYTES };
         let credit = &mut self.collector.credit;
+        let before = *credit;
         *credit = credit.saturating_sub_unsigned(bytes).max(least.min(*credit));
+        assert!(*credit <= before, "what is written earns nothing");
     }
 
     /// Returns the number of segments emptied since the opening.
@@ -395,7 +397,9 @@ impl Core {
         let free = segments(self.space.free_count().into());
         let missing = wanted.saturating_sub(free + emptied + self.unfilled(Stream::Moved)).max(1);
         let share = gained.min(gained * self.unfilled(Stream::Host) / missing);
-        share.max(gained / SHARE_DIVISOR_MAX)
+        let share = share.max(gained / SHARE_DIVISOR_MAX);
+        assert!(share <= gained, "the host gets no more than is gained");
+        share
     }
 
     /// Records that everything that can be moved out of a segment was moved and credited.

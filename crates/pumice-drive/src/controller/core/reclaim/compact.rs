@@ -85,7 +85,9 @@ impl CompactionJob {
         // If the excess is too large, the segment with the most dead bytes exceeds this limit.
         let part = u64::from(segment_bytes) * u64::from(self.percent);
         let half_share = part / (100 + u64::from(self.percent)) / 2;
-        u32::try_from(half_share).unwrap_or(segment_bytes).max(segment_bytes / GAIN_DIVISOR)
+        let half_share = u32::try_from(half_share).unwrap_or(segment_bytes);
+        assert!(half_share <= segment_bytes, "no more is asked of a segment than it has");
+        half_share.max(segment_bytes / GAIN_DIVISOR)
     }
 }
 
@@ -151,6 +153,7 @@ impl Compaction {
 impl Reclaim {
     /// Ends a compaction started by [`Core::begin_compaction`], complete or not.
     pub(crate) fn end_compaction(&mut self) {
+        assert!(self.compaction.is_asked, "a compaction begins before it ends");
         self.compaction.is_asked = false;
         self.compaction.job.take_if(|job| job.until_changes.is_none());
     }
@@ -250,6 +253,9 @@ impl Core {
             let what = "the drive is being resized, compacted or rekeyed: wait until this ends";
             return Err(Error::new(ErrorKind::Busy, what));
         }
+        let is_of_host = |job: CompactionJob| job.until_changes.is_some();
+        let before = self.reclaim.compaction.job;
+        assert!(before.is_none_or(is_of_host), "a job that was asked for ends with its request");
         self.reclaim.compaction.is_asked = true;
         self.reclaim.compaction.frees = true;
         self.reclaim.compaction.job = Some(CompactionJob::new(&self.space, percent, None));

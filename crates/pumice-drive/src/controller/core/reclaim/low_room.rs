@@ -65,6 +65,7 @@ impl LowRoom {
             }
             FreeWork::GiveUp { open, .. } => {
                 self.short.retain(|&short| short != open);
+                assert!(!self.paid.contains(&open), "one segment is given up for an open one");
                 self.paid.push(open);
             }
             FreeWork::Take(segment) => self.from = segment.0 + 1,

@@ -55,6 +55,7 @@ impl Core {
             let generation = space.generation(segment);
             all.push(Unreadable { segment, generation, since_ns: now_ns });
         }
+        assert!(all.len() <= SEGMENTS_MAX, "few segments are remembered");
     }
 
     /// Returns a segment to empty although its unreadable frames are thereby lost, because writes

@@ -95,6 +95,7 @@ impl Core {
     /// `Corrupt` if a piece of a table has an impossible place.
     pub(crate) fn set_snapshots(&mut self, kept: Vec<Kept>, forwards: Forwards) -> Result<()> {
         let Self { snapshots, space, superblock, .. } = self;
+        assert!(snapshots.kept.is_empty(), "snapshots are found once");
         for place in forwards.metadata() {
             space.try_add_live(place.segment, place.bytes, superblock.segment_bytes)?;
         }

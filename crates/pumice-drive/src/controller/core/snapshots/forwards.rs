@@ -95,7 +95,9 @@ impl Table {
         if entries.is_empty() {
             return vec![piece(&[])];
         }
-        entries.chunks(FORWARDS_IN_A_PIECE).map(piece).collect()
+        let pieces: Vec<_> = entries.chunks(FORWARDS_IN_A_PIECE).map(piece).collect();
+        assert_eq!(pieces.len(), self.piece_count(), "a root has room for the pieces counted");
+        pieces
     }
 
     fn piece_count(&self) -> usize {
@@ -343,6 +345,7 @@ impl Forwards {
 
     /// Adds or replaces the entry of a place.
     pub(crate) fn put(&mut self, from: (SegmentUse, u32), copied: Copied) {
+        assert!(copied.since <= copied.until, "an entry serves a snapshot");
         let (of, offset) = from;
         let table = self.tables.entry(of).or_default();
         table.is_dirty = true;
@@ -353,11 +356,13 @@ impl Forwards {
             None => self.entry_count += 1,
         }
         self.leads.insert(Lead { to: (copied.to, copied.offset), from });
+        assert_eq!(self.leads.len(), self.entry_count, "each entry is found by its target");
     }
 
     /// Records that everything that snapshots name in a use of a segment was copied, when the
     /// newest batch was `sealed`.
     pub(crate) fn set_emptied(&mut self, of: SegmentUse, sealed: SeqNo) {
+        assert!(sealed > SeqNo(0), "a segment that is emptied has a batch");
         let table = self.tables.entry(of).or_default();
         (table.emptied, table.is_dirty) = (table.emptied.max(sealed), true);
     }
@@ -412,6 +417,7 @@ impl Forwards {
             stays
         });
         self.entry_count = self.tables.values().map(|table| table.entries.len()).sum();
+        assert_eq!(self.leads.len(), self.entry_count, "no lead is left of an entry that is gone");
         if all.first().is_none_or(|&oldest| oldest > self.lost_until) {
             self.superseded.append(&mut self.lost);
             self.lost_until = SeqNo(0);
@@ -505,6 +511,7 @@ impl Forwards {
         };
         let mut dead = superseded;
         for (of, pieces) in written {
+            assert!(!pieces.is_empty(), "a checkpoint has all of a table that it writes");
             let table = self.tables.get_mut(&of).expect("no table is dropped meanwhile");
             dead.extend(std::mem::replace(&mut table.pieces, pieces));
         }

@@ -240,6 +240,10 @@ impl Snapshots {
     /// Removes the entries that no snapshot needs from the tables of moved frames.
     fn prune_forwards(&mut self) {
         let kept = &self.kept;
+        debug_assert!(
+            kept.is_sorted_by(|kept, next| kept.entry.watermark < next.entry.watermark),
+            "snapshots are in the order of their watermarks"
+        );
         let names = |segment, watermark| {
             let at = kept.binary_search_by_key(&watermark, |kept| kept.entry.watermark);
             at.ok().and_then(|at| kept.get(at)).is_some_and(|kept| kept.named.contains(segment))

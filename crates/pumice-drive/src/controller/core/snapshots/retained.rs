@@ -212,6 +212,7 @@ impl Core {
     /// and that the copies are on the medium. The copies no longer count as live.
     pub(crate) fn note_metadata(&mut self, of: SegmentUse, copies: &[MetadataCopy]) {
         for &MetadataCopy { offset, place, named } in copies {
+            assert_ne!(place.segment, of.segment, "a copy lies in another segment");
             let copied = Copied {
                 to: self.space.use_of(place.segment),
                 offset: place.offset,
@@ -250,6 +251,7 @@ impl Core {
                 space.let_go(segment);
             }
         }
+        assert!(!self.space.is_retained(segment), "no snapshot needs an emptied segment");
         self.space.emptied(segment, sealed);
         self.snapshots.fix_retained(&mut self.space);
         true

@@ -16,6 +16,7 @@ impl SegmentSet {
         let Some(word) = self.0.get_mut(word) else { return false };
         let is_new = *word & bit == 0;
         *word |= bit;
+        debug_assert!(self.contains(segment), "a segment that was inserted is in the set");
         is_new
     }
 
@@ -25,6 +26,7 @@ impl SegmentSet {
         if let Some(word) = self.0.get_mut(segment.0 as usize / 64) {
             *word &= !(1 << (segment.0 % 64));
         }
+        debug_assert!(!self.contains(segment), "a segment that was removed is not in the set");
         was_in
     }
 
