@@ -422,12 +422,12 @@ fn copied_frames_are_followed_whatever_fits_in_memory() {
     let drive = world.try_open(options).unwrap();
     assert!(drive.core().forwards().copies().count() > 0, "nothing was copied");
     world.run(drive.roll_back("a", false)).unwrap();
-    settle(&drive);
     let drive = world.reopen(drive);
     for (leaf, data) in (0..).zip(&old) {
         let found = world.read(&drive, leaf * LEAF_BYTES, data.len()).unwrap();
         assert!(found == *data, "leaf {leaf}");
     }
+    settle(&drive);
     world.close(drive);
     assert_eq!(world.check().problems, []);
 }
