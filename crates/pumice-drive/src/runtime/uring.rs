@@ -441,9 +441,9 @@ impl Uring {
         inner.changes_in_flight += usize::from(kind == Kind::Change);
         assert!(inner.in_flight <= inner.slots.len(), "each operation has a slot");
         assert!(inner.changes_in_flight <= inner.in_flight, "a change is an operation");
-        // SAFETY: the entry names the descriptor and the heap memory of the buffer that the slot
-        // now owns. Neither is moved, accessed or freed before the completion is reaped: see the
-        // invariants at the top of this file.
+        // SAFETY: the entry refers to the descriptor and the heap memory of the buffer that the
+        // slot now owns. Neither is moved, accessed or freed before the completion is reaped: see
+        // the invariants at the top of this file.
         unsafe { inner.push(entry) };
         if is_long {
             let submitted = inner.ring.submit();

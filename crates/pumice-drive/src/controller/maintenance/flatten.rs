@@ -79,7 +79,7 @@ impl Drive {
             at += self.flatten_from(Lba(at), &mut buffer, &mut done.copied_bytes).await?;
             done.done_bytes = at.min(end) * BLOCK_BYTES as u64;
             assert!(done.done_bytes <= total_bytes, "no more is done than there was to do");
-            if !goes_on(done) {
+            if !goes_on(done) || self.core().is_ending() {
                 self.flush().await?;
                 return Ok(done);
             }

@@ -360,7 +360,7 @@ impl Space {
         }
     }
 
-    /// Takes a segment that was free, and is in use or bad from now on, off the count.
+    /// Removes a segment that was free, and is now in use or bad, from the count.
     fn take_free(&mut self, segment: SegmentId, was_free: bool) {
         let taken = u32::from(was_free && segment.0 < self.end);
         let left = self.free_count.checked_sub(taken);

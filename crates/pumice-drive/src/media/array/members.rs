@@ -136,7 +136,7 @@ impl<M: Medium> Array<M> {
             && members.iter().filter(|member| member.is_readable()).count() > 1
     }
 
-    /// Returns whether a member has everything, as one has whatever happens to the list.
+    /// Whether at least one member is complete, which every change of the list preserves.
     pub(super) fn has_complete(&self) -> bool {
         self.members.borrow().iter().any(Member::is_readable)
     }
@@ -262,7 +262,7 @@ impl<M: Medium> Array<M> {
                 self.leave_out(target.uuid, &error);
             }
             assert!(self.events.get() >= events, "the number of events only grows");
-            // Otherwise a member has failed meanwhile.
+            // Otherwise another member has failed in the meantime.
             if self.events.get() == events {
                 self.is_unsaved.set(false);
             }

@@ -96,8 +96,8 @@ impl<S: Store, C: Clock> BucketView<S, C> {
         let CommitId { epoch, number } = self.newest.id;
         let kept = (number / KEPT_EVERY + 1) * KEPT_EVERY;
         assert!(kept > number, "the next commit that is kept comes later");
-        // If there are many later commits, the next one may be deleted, but not the next one to be
-        // kept.
+        // If there are many later commits, the next one may have been deleted, but not the next
+        // retained one.
         for number in [number + 1, kept] {
             let id = CommitId { epoch, number };
             if number <= NUMBER_MAX && self.store.exists(&id.name()).await? {

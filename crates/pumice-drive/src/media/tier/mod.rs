@@ -70,7 +70,7 @@ pub struct Shape {
     pub uuid: Uuid,
     /// Bytes of a segment: a multiple of 4096, from 64 KiB to 1 GiB.
     pub segment_bytes: u32,
-    /// Segments that the journal has room for: 16 to 16,777,216.
+    /// Number of segments that fit in the journal: 16 to 16,777,216.
     pub slots: u32,
 }
 
@@ -86,7 +86,7 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
     /// drawn for this opening and never have been used before.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is a drive, or the journal is not empty; `Unsupported` if the store
+    /// `AlreadyExists` if a drive exists, or the journal is not empty; `Unsupported` if the store
     /// does not create objects exclusively; `InvalidInput` if the journal is too small, or the
     /// shape or the lag is impossible; errors of the store and the medium.
     pub async fn create(

@@ -131,8 +131,8 @@ impl Reading {
         line: u32,
         last: u32,
     ) -> Result<Arc<[u8]>> {
-        // Chunks of one use that begin at the same place have the same bytes there, if the same
-        // writer made them: of two writers that continue one use, the commits of one do not count.
+        // Chunks of one use that begin at the same offset have the same bytes there, if the same
+        // writer made them: of two writers that continue one use, only one has commits that count.
         assert!(line <= last && last <= (chunk.bytes - 1) / LINE_BYTES, "a line lies in its chunk");
         let key = |line| (segment, use_id, chunk.offset, chunk.epoch, line);
         if let Some(bytes) = self.lines.borrow().get(&key(line)) {

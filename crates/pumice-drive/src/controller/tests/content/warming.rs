@@ -229,7 +229,7 @@ fn a_compaction_ends_beside_a_host_that_flushes() {
     world.kill(drive);
 }
 
-/// Guards against a panic where a damaged map names something in a segment that counts as empty.
+/// Guards against a panic if a damaged map refers to data in a segment that counts as empty.
 #[test]
 fn a_segment_that_is_read_while_it_is_freed_does_not_become_warm() {
     let world = World::new(small(SIZE, 8));
@@ -244,7 +244,7 @@ fn a_segment_that_is_read_while_it_is_freed_does_not_become_warm() {
     });
 }
 
-/// Guards against zeroing that wears the medium out for a host that flushes seldom, in bursts.
+/// Guards against zeroing that wears out the medium for a host that flushes seldom, in bursts.
 #[test]
 fn no_more_is_zeroed_than_is_flushed() {
     let world = World::new(small(SIZE, 8));
