@@ -17,8 +17,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::new_identity;
-use crate::members;
-use crate::open::media::PATIENCE_NS;
+use crate::members::{self, PATIENCE_NS};
 use crate::storage::Storage;
 use pumice_drive::Uuid;
 use pumice_drive::base::{Error, ErrorKind, Result};

@@ -9,6 +9,11 @@ use pumice_drive::format::{ARRAY_HEADER_BYTES, ArrayHeader, MemberState};
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::media::{Medium, SLOTS, SUPERBLOCK_SLOTS, slot_offset};
 
+/// Time that a member may keep the drive waiting for work that another one has completed: as long
+/// as the kernel waits for a command of a disk before it resets the disk, and less than hosts wait
+/// for a drive.
+pub(crate) const PATIENCE_NS: u64 = 30_000_000_000;
+
 /// Overwrites the headers of a medium that was a member of an array.
 ///
 /// # Errors

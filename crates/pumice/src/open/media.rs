@@ -13,7 +13,7 @@
 use std::path::Path;
 
 use crate::holder::Holder;
-use crate::members::{header_at, places, shown};
+use crate::members::{PATIENCE_NS, header_at, places, shown};
 use crate::objects::{self, BucketPlace};
 use crate::storage::{Absent, Access, Storage};
 use pumice_drive::Drive;
@@ -24,11 +24,6 @@ use pumice_drive::media::array::{Array, Assembly, Patience, read_header};
 use pumice_drive::media::file::{FileMedium, FileOptions, PathWatch};
 use pumice_drive::media::tier::place_of;
 use pumice_drive::runtime::Runtime;
-
-/// Time that a member may keep the drive waiting for work that another one has completed: as long
-/// as the kernel waits for a command of a disk before it resets the disk, and less than hosts wait
-/// for a drive.
-pub(crate) const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// Opens a file or device.
 ///
