@@ -58,7 +58,7 @@ fn a_promise_without_a_test_that_exists_is_refused() {
     let good = "## 1. One\n## 2. Two, see `pumice info`\n## The tests\n\
         | 1 | `kill -9` | `storage::crash::kill_9_keeps_what_was_promised` |\n\
         | 2 | sizes | `base::units::tests::sizes_are_read_as_coreutils_does` |\n\
-        | 2 | clients | `pumice_nbd::tests::access::those_who_are_not_on_the_list_get_nothing` |\n";
+        | 2 | clients | `pumice_nbd::tests::access::unlisted_clients_are_refused` |\n";
     for (from, to) in [
         ("kill_9_keeps", "nobody_wrote_this"),
         ("crash::kill", "serve::kill"),

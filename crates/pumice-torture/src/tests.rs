@@ -306,7 +306,7 @@ fn a_day(capacity_mib: u64, used_percent: f64, has_hot_data: bool) -> AgeingRepo
 }
 
 #[test]
-fn an_old_drive_writes_what_the_formula_says() {
+fn an_old_drive_writes_as_much_as_the_formula_says() {
     let report = a_day(256, 85.0, false);
     let formula = report.write_amplification_by_formula();
     let ratio = report.write_amplification() / formula;

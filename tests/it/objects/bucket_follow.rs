@@ -14,7 +14,7 @@ use crate::objects::bucket::{BUCKET, Store};
 const VERSIONS: &str = "12";
 
 #[test]
-fn a_follower_shows_what_another_machine_commits() {
+fn a_follower_shows_the_commits_of_another_machine() {
     let (Some(python), Some(store)) = (python_with_libnbd(), Store::start()) else { return };
     let Some(io) = tool("qemu-io") else { return };
     let client = |what: &str, uri: &str, number: &str| {

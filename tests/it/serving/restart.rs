@@ -202,7 +202,7 @@ while not client.aio_is_closed() and not client.aio_is_dead():
 /// A client continues neither with another drive, nor with an older copy of its own, which has the
 /// same UUID.
 #[test]
-fn no_client_goes_on_with_what_took_the_place_of_its_drive() {
+fn no_client_resumes_on_a_drive_that_replaced_its_own() {
     let Some(python) = python_with_libnbd() else { return };
     if stand_in().is_some() {
         return;

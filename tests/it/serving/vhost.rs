@@ -63,7 +63,7 @@ fn acknowledged(driver: &mut Driver) -> u64 {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_shutdown() {
+fn acknowledged_writes_survive_a_shutdown() {
     if stand_in().is_some() {
         return;
     }

@@ -124,7 +124,7 @@ fn a_drive_with_snapshots_shrinks_closed_and_served() {
 }
 
 #[test]
-fn what_would_lose_something_is_refused() {
+fn changes_that_would_lose_data_are_refused() {
     if tool("qemu-io").is_none() || stand_in().is_some() {
         return;
     }

@@ -42,7 +42,7 @@ impl Door {
 }
 
 #[test]
-fn those_who_are_not_on_the_list_get_nothing() {
+fn unlisted_clients_are_refused() {
     for open in [&[][..], &[own() + 1]] {
         serve(MemoryDisk::default(), with(open_to(open)), |door| {
             for option in [option::GO, option::INFO] {
@@ -233,7 +233,7 @@ fn change(steps: Vec<Step>, client: impl FnOnce(Door) + Send + 'static) {
 }
 
 #[test]
-fn a_change_disconnects_those_whom_it_shuts_out_and_no_others() {
+fn a_change_disconnects_only_clients_that_lost_access() {
     let shut: Step = Box::new(|server| server.set_policy(open_to(&[own() + 1])));
     let open: Step = Box::new(|server| {
         server.set_policy(open_to(&[own()]));

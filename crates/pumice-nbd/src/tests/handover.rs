@@ -160,7 +160,7 @@ fn who_says_nothing_or_half_a_payload_is_cut_off() {
 
 /// The payload is skipped, to stay synchronized.
 #[test]
-fn who_sends_half_a_payload_that_is_refused_is_cut_off() {
+fn a_client_that_sends_half_a_refused_payload_is_disconnected() {
     let handed = hand_over(MemoryDisk::default(), 50_000_000, |mut door| {
         let mut half = door.enter();
         let mut whole = door.enter();
@@ -260,7 +260,7 @@ fn goes_on(disk: MemoryDisk, follows: &str) -> bool {
 }
 
 #[test]
-fn a_client_goes_on_only_with_what_it_knows() {
+fn a_client_continues_only_on_the_disk_that_it_knows() {
     assert!(goes_on(MemoryDisk::default(), "a"));
     assert!(goes_on(MemoryDisk::new(SIZE + 4096), "a"), "a disk may grow");
     assert!(!goes_on(MemoryDisk::default(), "b"), "another state");

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_in_flight_is_bounded() {
+    fn retained_and_in_flight_data_is_bounded() {
         let buffers = Buffers::default();
         let mut taken = Vec::new();
         while let Some(buffer) = take(&buffers, 1 << 20).filter(|_| taken.len() < 100) {

@@ -28,7 +28,7 @@ fn opened(cipher: &Cipher, generation: u64, binding: Binding, bytes: &[u8]) -> O
 }
 
 #[test]
-fn a_sealed_payload_opens_as_what_it_is_and_as_nothing_else() {
+fn a_sealed_payload_opens_only_as_itself() {
     let ours = cipher(1, 1, 1);
     let binding = Binding::frame(Lba(7), 8, 0x81);
     let bytes = sealed(&ours, 5, binding, b"a payload");

@@ -302,7 +302,7 @@ fn a_page_that_one_member_cannot_read_is_read_from_another() {
 
 /// The page of a damaged record may hold another record that only this member has intact.
 #[test]
-fn a_repair_overwrites_what_was_verified_and_nothing_else() {
+fn a_repair_overwrites_only_verified_blocks() {
     let bench = Bench::new(2);
     let (array, layers) = bench.assemble(&[0, 1], false).unwrap();
     bench.append(&array, 0, 0, 1).unwrap();
@@ -559,7 +559,7 @@ fn a_concatenation_has_each_segment_once() {
 
 /// A reader that tries the copies one by one must not get the same copy twice.
 #[test]
-fn a_copy_is_that_of_one_member_whatever_becomes_of_others() {
+fn a_copy_comes_from_one_member_even_if_others_fail() {
     let mut bench = Bench::new(3);
     bench.memory.push(MemMedium::new(GEOMETRY.medium_bytes()));
     let (array, _layers) = bench.assemble(&[0, 1, 2], false).unwrap();

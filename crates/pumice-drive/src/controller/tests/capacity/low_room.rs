@@ -132,7 +132,7 @@ fn the_rest_of_an_open_segment_gets_the_space_of_a_free_one() {
 
 /// There was plenty of space when the open segments of the streams were begun.
 #[test]
-fn what_is_left_of_open_segments_gets_its_space_when_room_gets_low() {
+fn open_segments_get_their_space_when_the_medium_fills_up() {
     let world = World::new(small(SIZE, 48));
     world.memory.set_room(Some(8 << 30));
     let drive = world.open();

@@ -36,7 +36,7 @@ fn wait(world: &World, seconds: u64) {
 
 /// Guards against a file that retains every byte ever written until its log is full.
 #[test]
-fn what_was_overwritten_is_given_back_while_the_host_is_quiet() {
+fn overwritten_data_is_freed_while_the_host_is_quiet() {
     let world = World::new(small(64 << 20, 60));
     let drive = world.open();
     let plain = overwritten(&world, &drive, 20 << 20, 16);
@@ -68,7 +68,7 @@ fn what_was_trimmed_is_given_back_within_a_minute() {
 
 /// As above, next to a host that never rests.
 #[test]
-fn what_was_trimmed_is_given_back_beside_a_busy_host() {
+fn trimmed_data_is_freed_beside_a_busy_host() {
     let world = World::new(small(64 << 20, 60));
     let drive = world.open();
     overwritten(&world, &drive, 40 << 20, 2);

@@ -36,7 +36,7 @@ fn read_block(world: &World, drive: &Drive, data: &[u8], block: usize) -> u64 {
 /// Guards against a block that is served from memory for an LBA other than its record's: nothing is
 /// read from the medium, so no header is compared.
 #[test]
-fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
+fn cached_parts_of_a_frame_serve_no_other_blocks() {
     let world = World::new(blocks(SIZE, 4));
     let drive = world.open();
     let data = payload::text(&mut random(1), 96 << 10);

@@ -235,7 +235,7 @@ fn is_right_or_fails(world: &World, disk: &[u8], what: &str) -> bool {
 }
 
 #[test]
-fn no_flipped_bit_changes_what_is_read() {
+fn no_flipped_bit_changes_the_data_read() {
     let (world, disk) = closed();
     assert!(is_right_or_fails(&world, &disk, "unchanged"));
     let segments = world.spec.geometry().unwrap().segment_count;

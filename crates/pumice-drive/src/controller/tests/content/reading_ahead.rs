@@ -221,7 +221,7 @@ impl Versions {
 /// Overwrites, garbage collection and reused segments, next to sequential readers. One of the
 /// readers reads single blocks.
 #[test]
-fn readers_in_order_find_what_was_written_last() {
+fn readers_in_order_find_the_last_write() {
     let (mut used_bytes, mut victims, mut generation) = (0, 0, 0);
     for (seed, form) in [(1, FrameForm::Solid), (2, FrameForm::Blocks), (3, FrameForm::Solid)] {
         let mut world = World::new(Spec { frame_form: form, ..small(SIZE, 7) });

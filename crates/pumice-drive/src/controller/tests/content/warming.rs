@@ -470,7 +470,7 @@ fn scan(world: &World, tail: log::Tail) -> (Vec<BatchHeader>, u32) {
 /// Guards against stale batches of a warm segment that are mistaken for current ones: a reused
 /// segment ends where its own batches end, for all readers that do not follow the log.
 #[test]
-fn what_is_left_of_an_earlier_use_does_not_belong_to_the_next() {
+fn batches_of_an_earlier_use_do_not_belong_to_the_next() {
     let mut stale = 0;
     for seed in 0..12 {
         let mut world = World::new(small(SIZE, 4));

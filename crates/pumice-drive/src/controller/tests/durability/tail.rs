@@ -79,7 +79,7 @@ fn a_bit_that_is_read_wrong_once_hides_nothing() {
 }
 
 #[test]
-fn damage_to_what_was_flushed_a_second_ago_is_no_torn_tail() {
+fn damage_to_data_flushed_a_second_ago_is_no_torn_tail() {
     for at in [20, 128 + 9, 30_000] {
         let (world, [_, new], (segment, offset, _)) = overwritten(true, 2);
         world.flip_for_good(segment, offset + at);
@@ -124,7 +124,7 @@ fn an_idle_drive_writes_one_batch_and_no_more() {
 
 /// Parity restores the host's last write from the last batch, torn or damaged.
 #[test]
-fn a_last_batch_of_which_a_page_cannot_be_read_is_completed() {
+fn a_last_batch_with_an_unreadable_page_is_completed() {
     for heals in [true, false] {
         for part in [0..512, 4096..4608, 65_536..69_632] {
             let (world, [_, new], (segment, offset, _)) = overwritten(true, 0);

@@ -53,7 +53,7 @@ pub(crate) fn record_of(world: &World, lba: u64) -> (u32, u32) {
 /// A sector is unreadable when its frame should be moved, and readable later. Guards against a
 /// frame that is given up immediately, though the fault lasts only a few minutes.
 #[test]
-fn what_cannot_be_read_is_not_given_up_at_once() {
+fn unreadable_data_is_not_given_up_at_once() {
     for minutes in [1, 10] {
         let world = World::new(small(32 << 20, 12));
         let drive = world.open_without_collector();
@@ -95,7 +95,7 @@ fn what_cannot_be_read_is_not_given_up_at_once() {
 /// Every segment has an unreadable frame, and the host overwrites the rest. Frames are given up
 /// before a write is refused.
 #[test]
-fn what_cannot_be_read_refuses_no_write() {
+fn unreadable_data_refuses_no_write() {
     let size = 24u64 << 20;
     let world = World::new(Spec { capacity_bytes: None, ..small(size, 0) });
     let drive = world.open();
@@ -241,7 +241,7 @@ fn damaged_padding_is_reported_and_harms_nothing() {
 }
 
 #[test]
-fn a_torn_tail_loses_only_what_was_not_flushed() {
+fn a_torn_tail_loses_only_unflushed_data() {
     for place in 0..2 {
         let (world, data) = written();
         let drive = world.open();
@@ -333,7 +333,7 @@ fn a_batch_of_an_earlier_epoch_than_the_one_before_it_is_refused() {
 /// Two batches are on the medium, the first one torn. The next life writes a batch of the same size
 /// over it. The second, which is intact, is then exactly where the log would continue.
 #[test]
-fn what_a_lost_life_left_behind_is_never_taken_up() {
+fn batches_of_a_lost_life_are_never_replayed() {
     let (world, data) = written();
     let drive = world.open();
     for (offset, byte) in [(0, 1), (8192, 2)] {

@@ -300,7 +300,7 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
 /// One checkpoint after the rollback has a damaged root, and the other one a damaged leaf; earlier
 /// checkpoints do not record the rollback.
 #[test]
-fn what_is_rebuilt_over_a_rollback_is_said_to_be() {
+fn a_rebuild_that_undoes_a_rollback_reports_it() {
     let mut history = History::new(12 << 20, 24, 12);
     history.steps(100);
     history.world.run(history.drive.create_snapshot(snapshots::new("a", 1))).unwrap();

@@ -138,7 +138,7 @@ impl Clone {
 }
 
 #[test]
-fn a_clone_is_its_origin_with_what_was_written_over_it() {
+fn a_clone_is_its_origin_plus_its_own_writes() {
     for seed in 0..4 {
         let mut disk = Disk::new(seed);
         let mut template = disk.world.open();
@@ -179,7 +179,7 @@ fn a_clone_is_its_origin_with_what_was_written_over_it() {
 /// Another process continues to use the tables of moved frames that it found when it opened the
 /// origin.
 #[test]
-fn what_a_clone_needs_stays_where_it_is() {
+fn data_that_a_clone_needs_stays_in_place() {
     let mut disk = Disk::new(11);
     let template = disk.world.open();
     disk.write_some(&template, 60);
@@ -284,7 +284,7 @@ fn a_snapshot_with_clones_does_not_yield() {
 }
 
 #[test]
-fn without_its_origin_a_clone_reads_what_it_has_and_nothing_else() {
+fn without_its_origin_a_clone_reads_only_its_own_data() {
     let mut disk = Disk::new(14);
     let template = disk.world.open();
     disk.write_some(&template, 60);

@@ -270,7 +270,7 @@ fn view(world: &World, name: &str) -> Rc<Drive> {
 /// Without emptying, they occupied 8.4 times the bytes that they hold after this week, and more
 /// each day.
 #[test]
-fn a_week_of_hourly_snapshots_costs_what_they_retain() {
+fn a_week_of_hourly_snapshots_costs_only_retained_data() {
     let (database, mut drive) = Database::new(18, 1);
     let (mut shares, mut victims) = (Vec::new(), 0);
     for hour in 0..7 * 24 {
@@ -444,7 +444,7 @@ fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
 /// Tests the check itself: the audit reports a snapshot that lost data, with the block and its
 /// location.
 #[test]
-fn an_audit_names_what_a_snapshot_has_lost() {
+fn an_audit_reports_the_lost_data_of_a_snapshot() {
     let (database, drive) = Database::of_two_hours(20, 7);
     let (world, victim) = (&database.world, SegmentId(0));
     let first = world.run(drive.audit_snapshots()).unwrap();

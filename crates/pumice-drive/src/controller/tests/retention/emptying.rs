@@ -59,7 +59,7 @@ fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
 /// After the rollback, the disk and the next snapshot refer to the copied frames at their old
 /// locations.
 #[test]
-fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
+fn data_copied_before_a_rollback_is_copied_for_later_snapshots() {
     let (database, drive) = Database::of_two_hours(40, 9);
     let world = &database.world;
     let victim = SegmentId(0);
@@ -121,7 +121,7 @@ fn a_copy_that_no_snapshot_names_gets_no_entry() {
 
 /// A host that overwrites data of a segment being emptied must not look like damage.
 #[test]
-fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
+fn data_that_dies_during_emptying_does_not_retain_the_segment() {
     let (database, drive) = Database::of_two_hours(40, 14);
     let world = &database.world;
     let victim = SegmentId(0);
@@ -150,7 +150,7 @@ fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
 
 /// Even a short event counts, such as a view that is closed again.
 #[test]
-fn whatever_changes_who_needs_what_makes_an_emptying_void() {
+fn a_change_of_retained_data_makes_an_emptying_void() {
     let (database, drive) = Database::of_two_hours(40, 12);
     let world = &database.world;
     let victim = SegmentId(0);
@@ -230,7 +230,7 @@ fn a_segment_that_is_emptied_during_a_rollback_can_be_emptied_after_it() {
 /// A backup of one snapshot, which may take hours, does not retain data that only other snapshots
 /// need.
 #[test]
-fn a_view_keeps_what_its_snapshot_needs_and_no_more() {
+fn a_view_retains_the_data_of_its_snapshot_and_no_more() {
     let (database, drive) = Database::new(40, 16);
     let world = &database.world;
     world.close(drive);

@@ -167,7 +167,7 @@ fn a_bookmark_of_a_flattened_clone_keeps_its_origin() {
 }
 
 #[test]
-fn a_flattened_clone_is_rolled_back_to_what_its_origin_has() {
+fn a_flattened_clone_is_rolled_back_to_data_of_its_origin() {
     let (mut scene, drive) = Scene::new(75);
     scene.take(&drive, "a");
     scene.change(&drive);

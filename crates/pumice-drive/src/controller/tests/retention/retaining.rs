@@ -143,7 +143,7 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
 /// The other tables are used, later snapshots do not need the damaged piece, and the damage is
 /// reported as long as a snapshot may lack data.
 #[test]
-fn a_damaged_piece_of_a_table_costs_what_it_says() {
+fn a_damaged_piece_of_a_table_costs_only_its_own_entries() {
     let (database, drive) = Database::of_two_hours(40, 13);
     let world = &database.world;
     database.empty(&drive, SegmentId(0));

@@ -71,7 +71,7 @@ fn target(spec: &Spec) -> World {
 
 /// With several codecs and forms, so that frames of the origin differ from the clone's.
 #[test]
-fn what_is_received_of_a_clone_is_what_it_had() {
+fn a_received_clone_has_the_data_of_the_sent_one() {
     let lz4 = || small(CLONE_SIZE, 24);
     let blocks = || Spec { frame_form: FrameForm::Blocks, ..lz4() };
     let zstd = || Spec { codec: Codec::Zstd { level: 1 }, ..lz4() };

@@ -159,7 +159,7 @@ fn a_snapshot_outlives_openings_and_checkpoints() {
 }
 
 #[test]
-fn deleting_a_snapshot_gives_back_what_only_it_retained() {
+fn deleting_a_snapshot_frees_data_that_only_it_retained() {
     let mut disk = Disk::new(3);
     let drive = disk.world.open();
     disk.write_around(&drive);

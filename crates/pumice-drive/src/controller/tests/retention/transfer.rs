@@ -192,7 +192,7 @@ fn names(target: &World) -> Vec<String> {
 }
 
 #[test]
-fn what_is_received_is_what_was_sent() {
+fn received_data_equals_sent_data() {
     let lz4 = || small(SIZE, 24);
     let blocks = || Spec { frame_form: FrameForm::Blocks, ..lz4() };
     let zstd = || Spec { codec: Codec::Zstd { level: 1 }, ..lz4() };

@@ -29,7 +29,7 @@ impl Disk {
 }
 
 #[test]
-fn a_view_reads_what_was_there_while_the_drive_changes() {
+fn a_view_reads_old_data_while_the_drive_changes() {
     let mut disk = Disk::new(31);
     let larger = small(SIZE, 32).geometry().unwrap().medium_bytes();
     disk.world.memory = MemMedium::new(larger);

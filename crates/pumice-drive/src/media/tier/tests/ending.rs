@@ -105,7 +105,7 @@ fn a_flush_that_waits_for_the_bucket_is_refused_when_the_drive_closes() {
 
 /// A drive without a local file has such a journal.
 #[test]
-fn what_is_lost_with_a_journal_in_memory_is_said() {
+fn data_lost_with_a_journal_in_memory_is_reported() {
     let mut world = World::new(5);
     world.options.durable = Durable::Bucket;
     world.options.is_volatile = true;

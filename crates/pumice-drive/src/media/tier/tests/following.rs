@@ -32,7 +32,7 @@ impl World {
 }
 
 #[test]
-fn a_follower_shows_what_was_committed_last_and_writes_nothing() {
+fn a_follower_shows_the_last_commit_and_writes_nothing() {
     let world = World::new(21);
     let journal = world.journal();
     world.run(async {
@@ -118,7 +118,7 @@ fn a_commit_that_does_not_count_is_not_shown() {
 }
 
 #[test]
-fn what_is_deleted_below_a_follower_is_an_error_and_never_other_data() {
+fn an_object_deleted_below_a_follower_is_an_error_and_never_other_data() {
     let world = World::new(23);
     let journal = world.journal();
     world.run(async {

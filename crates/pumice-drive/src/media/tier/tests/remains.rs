@@ -55,7 +55,7 @@ fn probes_of_a_creation_that_was_cut_off_are_swept() {
 }
 
 #[test]
-fn slots_of_an_earlier_journal_are_not_taken_for_those_of_a_new_one() {
+fn slots_of_an_earlier_journal_are_not_mistaken_for_new_ones() {
     let world = World::new(14);
     let journal = world.journal();
     let segment = SegmentId(30);
@@ -172,7 +172,7 @@ fn a_journal_of_a_newer_version_is_named() {
 }
 
 #[test]
-fn a_damaged_object_is_named_and_costs_only_what_is_damaged() {
+fn a_damaged_object_is_reported_and_costs_only_its_own_data() {
     let world = World::new(18);
     let journal = world.journal();
     world.run(async {

@@ -162,7 +162,7 @@ fn promises_hold_whatever_fails() {
 }
 
 #[test]
-fn what_counts_is_found_by_whoever_takes_over_meanwhile() {
+fn a_concurrent_takeover_finds_every_counted_commit() {
     for seed in 0..8 {
         let mut world = World::new(seed);
         world.options.durable = Durable::Bucket;
