@@ -84,7 +84,7 @@
 //! |---|---|
 //! | size of the disk | 4 KiB to 16 PiB, a multiple of 4 KiB |
 //! | segment | 4 MiB to 1 GiB, 32 MiB by default |
-//! | segments | 10 to 2^26 |
+//! | segments | 11 to 2^24 |
 //! | frame | 1 to 64 blocks of 4 KiB, 8 by default |
 //! | atomic write | 1 MiB |
 //! | openings at a time | one for writing, or any number for reading |

@@ -285,7 +285,10 @@ fn bad_keys_are_refused_before_anything_is_made() {
         &[&create[..], &["--frame", "blocks", "--passphrase-file", &short]].concat(),
         "solid",
     );
-    drive.refused(&["create", &path, "--size", "32M", "--key-file", &short], "--encrypt was not");
+    drive.refused(
+        &["create", &path, "--size", "32M", "--key-file", &short],
+        "a key was given without --encrypt",
+    );
     assert!(!drive.path().exists());
     // A key for a drive without encryption.
     let plain = Drive::create("32M", &CREATE);

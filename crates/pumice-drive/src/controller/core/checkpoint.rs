@@ -35,7 +35,7 @@ const DIRTY_LEAVES_MAX: usize = 32 << 10;
 /// The newest checkpoint.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewestCheckpoint {
-    /// The last batch whose changes, and all earlier ones, it contains.
+    /// The last batch that it covers: it contains the changes of all batches up to this one.
     pub(crate) checkpointed: SeqNo,
     /// Media bytes of the drive's life when the checkpoint began.
     pub(crate) begun_at_bytes: u64,

@@ -122,8 +122,9 @@ impl Core {
         }
     }
 
-    /// If a leaf was lost, counts everything in a segment as dead except the bytes that a scan of
-    /// the whole segment has found to be live. Returns whether a leaf was lost.
+    /// If a leaf was lost, counts all bytes of a segment that still count as live as dead. Call it
+    /// only after a scan of the whole segment has moved everything that the map names. Returns
+    /// whether a leaf was lost.
     pub(crate) fn forget_live(&mut self, segment: SegmentId) -> bool {
         if self.lost.count == 0 {
             return false;

@@ -1,7 +1,7 @@
 //! The echo of a batch without parity: its headers repeated in the padding of the next batch.
 //!
 //! ```text
-//! | batch header | record | record | batch header, record headers of the last one | zeroes |
+//! | batch header | record | record | batch header, record headers of the previous batch | zeroes |
 //! ```
 //!
 //! Without its headers it is unknown which blocks a batch contains, and a drive with such damage

@@ -127,7 +127,7 @@ struct Found {
 pub(crate) struct LivePiece {
     /// The first block, within its leaf.
     pub(crate) start: u16,
-    /// The index of the first block in the frame.
+    /// The block of the frame to which the first block is mapped.
     pub(crate) index: u8,
     /// Number of blocks.
     pub(crate) count: u8,

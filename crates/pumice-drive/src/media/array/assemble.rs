@@ -181,8 +181,9 @@ impl<M: Medium> Array<M> {
         Ok(Self::of(&header, list, false))
     }
 
-    /// Assembles an array from its members, each with the path at which it was found. The order is
-    /// that of the caller.
+    /// Assembles an array from its members, each with the path at which it was found. The first is
+    /// the one that the caller named: it prevails if members were written separately and
+    /// [`degraded`](Assembly::degraded) is set.
     ///
     /// # Errors
     /// `InvalidInput`, with advice, if they do not belong together, or if it is uncertain whether

@@ -30,7 +30,8 @@ pub(crate) struct BucketArgs {
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
 
-    /// Size of the journal, at least 16 segments: it caches the most recently written and read data
+    /// Size of the journal, at least 16 segments: it stores writes until they are
+    /// committed, and caches recently used data
     #[arg(long, value_parser = size, default_value = "4G", value_name = "SIZE")]
     journal_size: u64,
 

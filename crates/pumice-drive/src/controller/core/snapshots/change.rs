@@ -652,5 +652,6 @@ fn retain_frames(space: &mut Space, new: NewSnapshot, root: &Root, table: &[Tabl
 /// Returns the entry of a snapshot in a list.
 fn entry_in(list: &mut [Snapshot], of: SeqNo) -> Result<&mut Snapshot> {
     let entry = list.iter_mut().find(|entry| entry.watermark == of);
-    entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
+    let gone = "there is no snapshot of this name any more: it was deleted in the meantime";
+    entry.ok_or_else(|| Error::new(ErrorKind::NotFound, gone))
 }
