@@ -25,7 +25,6 @@ use crate::remedy;
 use crate::signals;
 use crate::storage::{Access, Storage};
 use pumice_drive::base;
-use pumice_drive::base::ErrorKind;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::codec::Pool;
 use pumice_drive::controller::{Drive, OpenOptions, is_flat_on};
@@ -48,7 +47,7 @@ pub(crate) fn pool(threads: usize) -> Result<Option<Arc<Pool>>> {
 /// Whether a drive could not be opened because it is open elsewhere.
 #[cfg(feature = "attach")]
 pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<base::Error>().is_some_and(|error| error.kind() == ErrorKind::Busy)
+    error.downcast_ref::<base::Error>().is_some_and(|error| error.kind() == base::ErrorKind::Busy)
 }
 
 /// Opens the medium at `path`, which may be `s3://BUCKET/NAME`: with the other members if it is one
