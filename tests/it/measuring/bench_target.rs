@@ -179,7 +179,7 @@ fn a_dropped_cache_holds_nothing_of_the_target() {
     fs::read(device.path()).expect("the device");
     location.drop_cache().expect("a dropped cache");
     assert_eq!(refusal(&device, false), Some(ErrorKind::AlreadyExists), "a byte was lost");
-    Location::Drive(path.with_file_name("none")).drop_cache().expect("nothing to do");
+    Location::Drive(path.with_file_name("none").into()).drop_cache().expect("nothing to do");
     location.remove();
     let gone = Location::File(folder.path().join("none")).drop_cache().unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound);

@@ -235,7 +235,7 @@ fn a_pumice_drive_compresses_frames() {
         return;
     }
     let drive = Drive::create("64M", &["--capacity=128M", "--segment=4M"]);
-    let found = found(&Location::Drive(drive.path().to_owned()));
+    let found = found(&Location::Drive(drive.path().to_owned().into()));
     assert_eq!(found.answer, Answer::Compresses);
     assert!((0.45..0.55).contains(&saved(&found, "frame_bytes", Data::Saving(50.0))));
     assert!(saved(&found, "frame_bytes", Data::Duplicates) < 0.01);

@@ -201,11 +201,11 @@ impl Shared<'_> {
     fn open_and_run(&self, runtime: &Runtime, number: u32) -> Result<Sample> {
         let Self { location, access, run, stop, .. } = *self;
         match location.inner() {
-            Location::Drive(path) => {
+            Location::Drive(file) => {
                 let opened = runtime.block_on(async {
                     match location {
-                        Location::Existing(_) => DriveTarget::open_to_read(runtime, path).await,
-                        _ => DriveTarget::open(runtime, path).await,
+                        Location::Existing(_) => DriveTarget::open_to_read(runtime, file).await,
+                        _ => DriveTarget::open(runtime, file).await,
                     }
                 });
                 self.on_target(runtime, opened, number)

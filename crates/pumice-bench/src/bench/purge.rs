@@ -31,8 +31,8 @@ pub(super) fn purge(
     let runtime = Runtime::new(Backend::Auto)?;
     let purged = match location {
         Location::File(_) | Location::Folder(_) => location.empty(),
-        Location::Drive(path) => runtime
-            .block_on(async { trim_all(DriveTarget::open(&runtime, path).await, bytes).await }),
+        Location::Drive(file) => runtime
+            .block_on(async { trim_all(DriveTarget::open(&runtime, file).await, bytes).await }),
         Location::Nbd(uri) => {
             runtime.block_on(async { trim_all(NbdTarget::open(&runtime, uri).await, bytes).await })
         }

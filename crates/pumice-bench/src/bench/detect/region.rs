@@ -113,7 +113,7 @@ impl<'a> Region<'a> {
         let runtime = Runtime::new(Backend::Auto)?;
         location.prepare(span_bytes, destroy)?;
         let drive = match location {
-            Location::Drive(path) => Some(runtime.block_on(open_drive(&runtime, path))?),
+            Location::Drive(file) => Some(runtime.block_on(open_drive(&runtime, file))?),
             _ => None,
         };
         let export = match location {

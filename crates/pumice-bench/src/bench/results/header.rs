@@ -158,8 +158,8 @@ fn facts(location: &Location) -> Result<Vec<(String, String)>> {
         _ => {
             let mut facts = environment::environment(location.path().as_deref());
             let is_read = matches!(location, Location::Existing(_));
-            if let Location::Drive(path) = location.inner() {
-                facts.extend(environment::drive(&drive_info(path, is_read)?));
+            if let Location::Drive(file) = location.inner() {
+                facts.extend(environment::drive(&drive_info(file, is_read)?));
             }
             if is_read {
                 let fact = "read without changes; nothing was written".to_owned();

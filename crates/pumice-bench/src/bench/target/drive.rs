@@ -4,9 +4,9 @@
 //! The drive's file is opened with direct I/O, as by a server. The bench accesses the drive only as
 //! a host would: it reads, writes, flushes and trims.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::Target;
 use crate::error::{Error, Result};
@@ -17,18 +17,34 @@ use pumice_drive::crypt::{Randomness, Secret};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
-/// The secret that unlocks encrypted drives.
-static SECRET: OnceLock<Secret> = OnceLock::new();
-
-/// Enables this process to open encrypted drives with a key. Only the first call has an effect.
-pub fn unlock_drives(secret: Secret) {
-    let _ = SECRET.set(secret);
+/// The file or device of a drive. Two with the same path are equal: the secret does not make it
+/// another drive.
+#[derive(Clone, Debug)]
+pub struct DriveFile {
+    /// The path of the file or device.
+    pub path: PathBuf,
+    /// The secret that unlocks the drive if it is encrypted.
+    pub secret: Option<Secret>,
 }
 
-/// Returns the medium, unlocked with the keys of its drive if the drive is encrypted and a key was
-/// provided.
-async fn unlocked(medium: FileMedium) -> Result<FileMedium> {
-    let Some(secret) = SECRET.get() else { return Ok(medium) };
+impl From<PathBuf> for DriveFile {
+    fn from(path: PathBuf) -> Self {
+        Self { path, secret: None }
+    }
+}
+
+impl PartialEq for DriveFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for DriveFile {}
+
+/// Returns the medium, unlocked with the keys of its drive if the drive is encrypted and there is a
+/// secret.
+async fn unlocked(medium: FileMedium, secret: Option<&Secret>) -> Result<FileMedium> {
+    let Some(secret) = secret else { return Ok(medium) };
     // Errors are reported when the drive is opened.
     let Ok(Some(locked)) = Locked::on(&medium).await else { return Ok(medium) };
     Ok(medium.with_cipher(locked.unlock(secret, Randomness::System)?))
@@ -39,14 +55,14 @@ async fn unlocked(medium: FileMedium) -> Result<FileMedium> {
 ///
 /// # Errors
 /// The errors of [`FileMedium::open`] and [`Drive::open`].
-pub(crate) async fn open(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
-    opened(runtime, path, false).await
+pub(crate) async fn open(runtime: &Runtime, file: &DriveFile) -> Result<Rc<Drive>> {
+    opened(runtime, file, false).await
 }
 
-async fn opened(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Rc<Drive>> {
+async fn opened(runtime: &Runtime, file: &DriveFile, read_only: bool) -> Result<Rc<Drive>> {
     let options = FileOptions::default().with_direct(true).with_read_only(read_only);
-    let open = || FileMedium::open(runtime.clone(), path, options);
-    let medium = unlocked(while_busy(runtime, open).await?).await?;
+    let open = || FileMedium::open(runtime.clone(), &file.path, options);
+    let medium = unlocked(while_busy(runtime, open).await?, file.secret.as_ref()).await?;
     let options = OpenOptions { read_only, ..OpenOptions::default() };
     Ok(Drive::open(Rc::new(medium), runtime.clock(), options).await?)
 }
@@ -59,16 +75,16 @@ impl DriveTarget {
     ///
     /// # Errors
     /// The errors of [`FileMedium::open`] and [`Drive::open`].
-    pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
-        Ok(Self(open(runtime, path).await?))
+    pub async fn open(runtime: &Runtime, file: &DriveFile) -> Result<Self> {
+        Ok(Self(open(runtime, file).await?))
     }
 
     /// Opens the drive in a file or device read-only.
     ///
     /// # Errors
     /// The errors of [`DriveTarget::open`].
-    pub async fn open_to_read(runtime: &Runtime, path: &Path) -> Result<Self> {
-        Ok(Self(opened(runtime, path, true).await?))
+    pub async fn open_to_read(runtime: &Runtime, file: &DriveFile) -> Result<Self> {
+        Ok(Self(opened(runtime, file, true).await?))
     }
 
     /// Returns information about the drive.

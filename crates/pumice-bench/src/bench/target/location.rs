@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::blank::{LABEL_BYTES, too_small};
-use super::drive::DriveTarget;
+use super::drive::{DriveFile, DriveTarget};
 use super::nbd;
 use crate::error::{Error, Result};
 use pumice_drive::controller::Info;
+use pumice_drive::crypt::Secret;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::Uri;
 use pumice_sim::system::SystemSpec;
@@ -34,7 +35,7 @@ pub enum Location {
     /// A block device.
     Device(PathBuf),
     /// A Pumice drive in a file or device, opened in this process.
-    Drive(PathBuf),
+    Drive(DriveFile),
     /// An export of an NBD server.
     Nbd(Uri),
     /// A simulated drive: the name or file of its profile, and the settings of its host (see
@@ -80,7 +81,7 @@ impl Location {
     /// exist; the errors of [`Uri::parse`].
     pub fn parse(text: &str) -> Result<Self> {
         if let Some(path) = text.strip_prefix("drive:") {
-            return Ok(Self::Drive(path.into()));
+            return Ok(Self::Drive(PathBuf::from(path).into()));
         }
         if let Some(profile) = text.strip_prefix("sim:") {
             return Ok(Self::Sim(profile.to_owned()));
@@ -121,9 +122,21 @@ impl Location {
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Folder(path) => Some(path.join(FILE_NAME)),
-            Self::File(path) | Self::Device(path) | Self::Drive(path) => Some(path.clone()),
+            Self::File(path) | Self::Device(path) => Some(path.clone()),
+            Self::Drive(file) => Some(file.path.clone()),
             Self::Nbd(_) | Self::Sim(_) => None,
             Self::Existing(inner) => inner.path(),
+        }
+    }
+
+    /// Returns the target with the secret that unlocks it if it is an encrypted drive in this
+    /// process. Other targets are returned unchanged.
+    #[must_use]
+    pub fn with_secret(self, secret: Option<Secret>) -> Self {
+        match self {
+            Self::Drive(file) => Self::Drive(DriveFile { secret, ..file }),
+            Self::Existing(inner) => Self::Existing(Box::new(inner.with_secret(secret))),
+            Self::File(_) | Self::Folder(_) | Self::Device(_) | Self::Nbd(_) | Self::Sim(_) => self,
         }
     }
 
@@ -169,7 +182,7 @@ impl Location {
         match self.inner() {
             Self::Device(path) => file_bytes(path).map(Some),
             Self::File(path) if matches!(self, Self::Existing(_)) => file_bytes(path).map(Some),
-            Self::Drive(path) => drive_info(path, true).map(|info| Some(info.size_bytes)),
+            Self::Drive(file) => drive_info(file, true).map(|info| Some(info.size_bytes)),
             Self::Nbd(uri) => nbd::size_bytes(uri).map(Some),
             Self::File(_) | Self::Folder(_) | Self::Sim(_) | Self::Existing(_) => Ok(None),
         }
@@ -220,8 +233,8 @@ impl Location {
                 }
                 Ok(())
             }
-            Self::Drive(path) => {
-                let size_bytes = drive_info(path, false)?.size_bytes;
+            Self::Drive(file) => {
+                let size_bytes = drive_info(file, false)?.size_bytes;
                 if size_bytes < bytes {
                     return Err(too_small(self, size_bytes, bytes));
                 }
@@ -239,10 +252,11 @@ impl Location {
         let path = match self {
             Self::File(path) => path.clone(),
             Self::Folder(path) => path.join(FILE_NAME),
-            Self::Drive(path) => {
+            Self::Drive(file) => {
+                let path = &file.path;
                 fs::metadata(path)
                     .map_err(|error| Error::io(format!("cannot open {}", path.display()), error))?;
-                if drive_info(path, true)?.mapped_bytes > 0 {
+                if drive_info(file, true)?.mapped_bytes > 0 {
                     return Err(Error::AlreadyExists(format!(
                         "the blocks of {} would be overwritten: use --destroy-data to allow it",
                         path.display()
@@ -341,7 +355,7 @@ impl Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Drive(path) => write!(f, "drive:{}", path.display()),
+            Self::Drive(file) => write!(f, "drive:{}", file.path.display()),
             Self::Nbd(uri) => uri.fmt(f),
             Self::Sim(profile) => write!(f, "sim:{profile}"),
             Self::Existing(inner) => inner.fmt(f),
@@ -433,12 +447,12 @@ fn file_bytes(path: &Path) -> Result<u64> {
 ///
 /// # Errors
 /// The errors of [`DriveTarget::open`].
-pub(crate) fn drive_info(path: &Path, is_read: bool) -> Result<Info> {
+pub(crate) fn drive_info(file: &DriveFile, is_read: bool) -> Result<Info> {
     let runtime = Runtime::new(Backend::Auto)?;
     let info = runtime.block_on(async {
         let drive = match is_read {
-            true => DriveTarget::open_to_read(&runtime, path).await?,
-            false => DriveTarget::open(&runtime, path).await?,
+            true => DriveTarget::open_to_read(&runtime, file).await?,
+            false => DriveTarget::open(&runtime, file).await?,
         };
         let info = drive.info();
         super::Target::close(&drive).await?;

@@ -20,7 +20,7 @@ mod stdio;
 use std::sync::Arc;
 
 pub(crate) use drive::open as open_drive;
-pub use drive::{DriveTarget, unlock_drives};
+pub use drive::{DriveFile, DriveTarget};
 pub use file::FileTarget;
 pub(crate) use location::drive_info;
 pub use location::{Access, Contender, Location};

@@ -23,7 +23,7 @@ use super::output::columns;
 use super::values::{seconds, span, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::payload::{KindName, Saving};
-use pumice_bench::target::{Location, unlock_drives};
+use pumice_bench::target::Location;
 use pumice_bench::workload::{
     Cache, Changes, DEPTH_MAX, Ends, Flush, Operation, Order, PRESETS, Pattern, Preset, THREADS_MAX,
 };
@@ -283,9 +283,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if !args.hosts.is_empty() {
         return hosts::run(args);
     }
-    if let Some(source) = args.keys.source()? {
-        unlock_drives(source.secret()?);
-    }
+    let secret = args.keys.source()?.map(|source| source.secret()).transpose()?;
     let resumes = args.resume.is_some() || args.detect_compression;
     let preset = if resumes { None } else { Some(Preset::load(&args.preset)?) };
     let mut args = args.clone();
@@ -294,8 +292,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         args.targets.push(target.with_context(|| format!("no TARGET to run {} on", args.preset))?);
     }
     let args = &args;
-    let locations: Vec<Location> =
-        args.targets.iter().map(|target| Location::parse(target)).collect::<Result<_, _>>()?;
+    let parsed = |target: &String| Ok(Location::parse(target)?.with_secret(secret.clone()));
+    let locations: Vec<Location> = args.targets.iter().map(parsed).collect::<Result<_>>()?;
     if args.labels.len() > locations.len() {
         bail!("{} labels for {} targets", args.labels.len(), locations.len());
     }

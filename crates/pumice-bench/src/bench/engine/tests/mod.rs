@@ -175,7 +175,7 @@ fn a_drive_in_this_process_is_a_target() {
     let medium = FileMedium::open(runtime.clone(), &path, FileOptions::default()).unwrap();
     runtime.block_on(create(&medium, &spec)).unwrap();
     drop(medium);
-    let location = Location::Drive(path);
+    let location = Location::Drive(path.into());
     assert_eq!(location.prepare(9 << 20, true).unwrap_err().kind(), ErrorKind::InvalidInput);
     // The target does not contain data yet.
     location.prepare(RECORDS * RECORD, false).unwrap();
@@ -255,7 +255,7 @@ fn what_a_target_cannot_do_is_refused_beforehand() {
     let uri = Location::parse("nbd://localhost/disk").unwrap();
     let path = std::path::PathBuf::from("data");
     let device = Location::Device(path.clone());
-    let drive = Location::Drive(path.clone());
+    let drive = Location::Drive(path.clone().into());
     let file = Location::File(path);
     let (cached, direct) = (Access { direct: false }, Access { direct: true });
     let with = |depth, threads| Workload { depth, threads, ..workload(Operation::FRewrite) };
