@@ -4,22 +4,22 @@
 //! the tests report that and are skipped.
 
 mod boot;
+mod detach;
 mod snapshots;
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, counter, noise, run, run_ok, spawn,
-    stand_in, tool, wait_until,
+    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, counter, noise, run, run_ok, stand_in,
+    tool, wait_until,
 };
 use crate::program::bad_input::refused;
 
@@ -49,16 +49,6 @@ impl Attachable {
         let attachable = Self { drive: drive.created(size, &[]) };
         fs::create_dir(attachable.mountpoint()).unwrap();
         Some(attachable)
-    }
-
-    /// Creates a small file system in memory, for a drive that it cannot hold.
-    fn small_host() -> Option<SmallHost> {
-        Self::new("64M")?;
-        let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=32M", "small"]).arg(folder.path());
-        run_ok(&mut mount);
-        Some(SmallHost(folder))
     }
 
     fn mountpoint(&self) -> PathBuf {
@@ -166,25 +156,6 @@ impl Drop for Attachable {
         for place in fuse {
             let _ = unmount(&place, UnmountFlags::DETACH);
         }
-    }
-}
-
-/// A file system that is unmounted when this is dropped.
-struct SmallHost(TempDir);
-
-impl Drop for SmallHost {
-    fn drop(&mut self) {
-        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
-    }
-}
-
-/// A child that is killed when dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -367,78 +338,6 @@ fn fstrim_gives_space_back() {
     attachable.detach_well(&mountpoint);
 }
 
-#[test]
-fn what_was_synced_survives_the_process() {
-    let Some(attachable) = Attachable::new("256M") else { return };
-    let mountpoint = attachable.mountpoint();
-    let Some(mut command) = fio(&mountpoint) else { return };
-    let Some(fsck) = tool("fsck.ext4") else { return };
-    attachable.mount(&["--mkfs=ext4"]);
-    let content = fs::read(PUMICE).unwrap()[..8 << 20].to_vec();
-    let load = Killed(spawn(command.args(["--bs=4k", "--time_based", "--runtime=30"])));
-    let mut file = File::create(mountpoint.join("synced")).unwrap();
-    file.write_all(&content).unwrap();
-    file.sync_all().unwrap();
-    File::open(&mountpoint).unwrap().sync_all().unwrap();
-    drop(file);
-    let written = counter(&attachable.drive.info(), "mapped_bytes");
-    wait_until("the load writes", || {
-        counter(&attachable.drive.info(), "mapped_bytes") > written + (1 << 20)
-    });
-    kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
-    drop(load);
-    // The dead mount and its device still exist, and are removed.
-    assert_eq!(attachable.mounts().len(), 2);
-    let device = attachable.mount(&[]);
-    assert_eq!(attachable.devices(), vec![device]);
-    assert!(fs::read(mountpoint.join("synced")).unwrap() == content);
-    attachable.detach_well(&mountpoint);
-    let device = attachable.attach(&[]);
-    run_ok(Command::new(fsck).args(["-f", "-n"]).arg(&device));
-    // Without another attach, detaching also cleans up, and reports that the end was not orderly.
-    kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
-    wait_until("the process is gone", || {
-        let info = run_ok(attachable.command("info").arg(attachable.drive.path())).stdout;
-        info.contains("stale: its process was killed")
-    });
-    let finished = attachable.detach(attachable.drive.path());
-    let is_said = finished.stderr.contains("unsynced writes are lost");
-    assert!(finished.code == Some(1) && is_said, "{finished:?}");
-    attachable.assert_nothing_left();
-    attachable.drive.assert_checks();
-}
-
-/// Guards against finding a record of a killed process instead of the currently mounted drive:
-/// `detach` succeeded, and the drive stayed mounted.
-#[test]
-fn the_drive_that_is_mounted_is_the_one_detached() {
-    for swaps in [false, true] {
-        let Some(attachable) = Attachable::new("128M") else { return };
-        let mountpoint = attachable.mountpoint();
-        let at = mountpoint.to_str().unwrap();
-        let other = attachable.drive.beside("other.pumice");
-        let mut paths = [attachable.drive.path().to_owned(), other.clone()];
-        run_ok(Command::new(PUMICE).arg("create").arg(&other).args(["--size", "128M"]));
-        if swaps {
-            paths.reverse();
-        }
-        let attach = |path: &Path| {
-            run_ok(attachable.command("attach").arg(path).args([at, "--mkfs=ext4"]));
-        };
-        attach(&paths[0]);
-        kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
-        wait_until("the dead mount goes", || unmount(&mountpoint, UnmountFlags::DETACH).is_ok());
-        attach(&paths[1]);
-        let finished = attachable.detach(&mountpoint);
-        assert_eq!(finished.code, Some(0), "{finished:#?}");
-        assert!(!attachable.mounts().contains(&mountpoint), "swaps {swaps}: it is still mounted");
-        // The remains of the killed process.
-        let finished = attachable.detach(&paths[0]);
-        assert_eq!(finished.code, Some(1), "{finished:#?}");
-        attachable.assert_nothing_left();
-    }
-}
-
 /// Guards against a path that cannot be recorded, and a record that then cannot be removed.
 #[test]
 fn a_path_that_is_not_utf_8_is_attached() {
@@ -450,62 +349,6 @@ fn a_path_that_is_not_utf_8_is_attached() {
     let mut command = attachable.command("attach");
     run_ok(command.arg(&path).arg(&mountpoint).arg("--mkfs=ext4"));
     attachable.detach_well(&mountpoint);
-}
-
-#[test]
-fn what_is_in_use_is_not_detached() {
-    let Some(attachable) = Attachable::new("256M") else { return };
-    let mountpoint = attachable.mountpoint();
-    let device = attachable.mount(&["--mkfs=ext4"]);
-    let idle = |command: &mut Command| {
-        Killed(command.arg("600").stdout(Stdio::null()).spawn().expect("sleep starts"))
-    };
-    let user = idle(Command::new("sleep").current_dir(&mountpoint));
-    let name = format!("is in use by process {} (sleep)", user.0.id());
-    wait_until("the refusal names the process", || {
-        let finished = attachable.detach(&mountpoint);
-        refused(&finished, "is in use");
-        finished.stderr.contains(&name)
-    });
-    drop(user);
-    let elsewhere = attachable.drive.beside("elsewhere");
-    fs::create_dir(&elsewhere).unwrap();
-    mount_bind(&mountpoint, &elsewhere).unwrap();
-    refused(&attachable.detach(&device), "elsewhere: unmount it first");
-    unmount(&elsewhere, UnmountFlags::empty()).unwrap();
-    let opener = idle(Command::new("sleep").stdin(File::open(&device).unwrap()));
-    refused(&attachable.detach(attachable.drive.path()), "is held open by process");
-    drop(opener);
-    // A signal does not circumvent that.
-    let file = File::create(mountpoint.join("open")).unwrap();
-    kill_process(attachable.process().expect("a process"), Signal::TERM).unwrap();
-    let log = attachable.attachments()[0].join("log");
-    wait_until("the process says that it goes on", || {
-        fs::read_to_string(&log).is_ok_and(|log| log.contains("still serving"))
-    });
-    file.sync_all().unwrap();
-    drop(file);
-    // Detaching waits for processes that only inspect the device.
-    let opened = File::open(&device).unwrap();
-    let looker = Killed(Command::new("sleep").arg("0.3").stdin(opened).spawn().unwrap());
-    attachable.detach_well(&mountpoint);
-    drop(looker);
-    refused(&attachable.detach(&mountpoint), "is not attached");
-}
-
-/// A loop device on top does not prevent removal of the device below it.
-#[test]
-fn a_device_below_another_is_not_detached() {
-    let Some(attachable) = Attachable::new("64M") else { return };
-    let Some(losetup) = tool("losetup") else { return };
-    let device = attachable.attach(&[]);
-    let top = run_ok(Command::new(&losetup).args(["--find", "--show"]).arg(&device)).stdout;
-    let top = top.trim_end();
-    let what = format!("by the loop device {top}: losetup --detach {top} first");
-    refused(&attachable.detach(&device), &what);
-    run_ok(Command::new(&losetup).args(["--detach", top]));
-    assert_eq!(attachable.devices(), std::slice::from_ref(&device), "the refusal was none");
-    attachable.detach_well(&device);
 }
 
 /// A table made for other sectors is reported wherever its partitions would be missed.
@@ -620,42 +463,6 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     attachable.drive.assert_checks();
 }
 
-/// Guards against a drive that can no longer be detached because its record has the old name.
-#[test]
-fn a_renamed_drive_is_detached() {
-    let Some(attachable) = Attachable::new("128M") else { return };
-    let mountpoint = attachable.mountpoint();
-    let device = attachable.mount(&["--mkfs=ext4"]);
-    let renamed = attachable.drive.beside("renamed");
-    fs::rename(attachable.drive.path(), &renamed).unwrap();
-    let finished = attachable.detach(&renamed);
-    assert_eq!(finished.code, Some(0), "{finished:#?}");
-    for what in [&mountpoint, &device] {
-        assert!(finished.stdout.contains(what.to_str().unwrap()), "{finished:#?}");
-    }
-    attachable.assert_nothing_left();
-}
-
-#[test]
-fn a_drive_is_detached_from_where_it_was_mounted_by_hand() {
-    let Some(attachable) = Attachable::new("128M") else { return };
-    let device = attachable.attach(&["--mkfs=ext4"]);
-    let mountpoint = attachable.mountpoint();
-    run_ok(Command::new("mount").arg(&device).arg(&mountpoint));
-    let elsewhere = attachable.drive.beside("elsewhere");
-    fs::create_dir(&elsewhere).unwrap();
-    run_ok(Command::new("mount").arg(&device).arg(&elsewhere));
-    // A mount that was not named is not unmounted.
-    refused(&attachable.detach(&mountpoint), "elsewhere: unmount it first");
-    refused(&attachable.detach(attachable.drive.path()), "unmount it first");
-    unmount(&elsewhere, UnmountFlags::empty()).unwrap();
-    // Neither is a file system mounted over it.
-    run_ok(Command::new("mount").args(["-t", "tmpfs", "over"]).arg(&mountpoint));
-    refused(&attachable.detach(&mountpoint), "another file system is mounted over");
-    unmount(&mountpoint, UnmountFlags::empty()).unwrap();
-    attachable.detach_well(&mountpoint);
-}
-
 /// Guards against a second drive that hides the first: `detach` of one unmounted the other.
 #[test]
 fn two_drives_are_not_mounted_on_one_directory() {
@@ -668,40 +475,6 @@ fn two_drives_are_not_mounted_on_one_directory() {
     second.arg(&other).arg(&mountpoint).arg("--mkfs=xfs");
     refused(&run(&mut second, COMMAND_LIMIT), "detach it first");
     attachable.detach_well(attachable.drive.path());
-}
-
-/// Guards against a drive that can be detached only by force, and against a silent loss.
-#[test]
-fn a_drive_that_cannot_write_is_detached_and_says_so() {
-    let Some(small) = Attachable::small_host() else { return };
-    let drive = Drive::within(small.0.path());
-    let mut create = Command::new(PUMICE);
-    run_ok(create.arg("create").arg(drive.path()).args(["--size", "128M"]));
-    let attachable = Attachable { drive };
-    fs::create_dir(attachable.mountpoint()).unwrap();
-    let device = attachable.attach(&[]);
-    // Incompressible, and more than fits.
-    let word = |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 % 64);
-    let content: Vec<u8> = (0..48_u64 << 17).flat_map(|at| word(at).to_le_bytes()).collect();
-    let file = File::options().write(true).open(&device).unwrap();
-    let mut offset = 0;
-    while file.write_all_at(&content[offset..][..1 << 20], offset as u64).is_ok() {
-        offset += 1 << 20;
-        if offset == content.len() {
-            break;
-        }
-    }
-    drop(file);
-    let detached = attachable.detach(&device);
-    assert_eq!(detached.code, Some(1), "{detached:#?}");
-    assert!(detached.stderr.contains("earlier writes to it had failed"), "{detached:#?}");
-    attachable.assert_nothing_left();
-    let device = attachable.attach(&[]);
-    let mut force = attachable.command("detach");
-    let finished = run(force.arg("--force").arg(&device), COMMAND_LIMIT);
-    assert_eq!(finished.code, Some(1), "{finished:#?}");
-    assert!(finished.stderr.contains("unsynced writes are lost"), "{finished:#?}");
-    attachable.assert_nothing_left();
 }
 
 /// A full drive ends the journal of its file system, which is whole again once the drive has space

@@ -5,7 +5,7 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use super::*;
-use crate::harness::notice;
+use crate::harness::{notice, spawn};
 
 /// Executes a line of fstab, in a namespace of mounts in which the program is mount(8)'s helper.
 #[test]
