@@ -16,8 +16,7 @@
 
 use std::ops::Range;
 
-use super::compress::SAVING_DIVISOR;
-use super::{Encoding, Engine};
+use super::{Encoding, Engine, SAVING_DIVISOR};
 use crate::base::checksum::crc32;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{ErrorContext, ErrorKind, Result, ensure};

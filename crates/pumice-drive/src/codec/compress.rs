@@ -4,16 +4,8 @@
 //! decoding is stored as it is.
 
 use super::backoff::Backoff;
-use super::{Codec, Encoding, Engine, FrameForm, INDEPENDENT_BLOCKS_MAX, blocks};
+use super::{Codec, Encoding, Engine, FrameForm, INDEPENDENT_BLOCKS_MAX, SAVING_DIVISOR, blocks};
 use crate::base::units::BLOCK_BYTES;
-
-/// A payload is stored encoded only if that saves at least one byte in this many.
-///
-/// Every later read pays for the decoding. On 1 GiB of a system's programs, libraries and documents
-/// 1/32 avoids the decoding of 2 % of the 4 KiB frames with LZ4 (1 % with zstd), which together
-/// would have saved 0.04 % of the bytes; with frames of 32 KiB, of 4 % (2 %) and 0.06 %.
-pub const SAVING_DIVISOR: usize = 32;
-const _: () = assert!(SAVING_DIVISOR > 1, "an encoding may save less than everything");
 
 /// Encodes payloads with one [`Codec`].
 ///
