@@ -41,6 +41,7 @@ pub(super) use audited::{Audited, Found, Named};
 use frame_cache::FrameCache;
 use futures_util::future::{Either, select};
 use leaves::Loads;
+pub(super) use open::check_kind;
 pub use origin::{is_flat_on, origin_on};
 use read_ahead::ReadAhead;
 use read_cache::ReadCache;
@@ -48,7 +49,6 @@ use restoring::Restoring;
 use serde::{Deserialize, Serialize};
 use streams::Streams;
 use view::Lease;
-pub(super) use view::check_kind;
 
 use super::core::{Core, Wakes};
 use super::log::buffers::Buffers;

@@ -22,13 +22,11 @@ use super::read_ahead::ReadAhead;
 use super::read_cache::ReadCache;
 use super::streams::Streams;
 use super::superblocks::{self, StoredSuperblock};
-use super::view::check_kind;
 use super::{Drive, Opened, Queues};
 use crate::base::clock::{AnyClock, Task};
 use crate::base::{AlignedBuffer, Error, ErrorKind, Remedy, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, FrameForm};
-use crate::format::BATCH_ALIGNMENT;
-use crate::format::Superblock;
+use crate::format::{BATCH_ALIGNMENT, Snapshot, Superblock};
 use crate::media::{AnyMedium, SUPERBLOCK_SLOTS};
 
 /// Attempts to read bytes that were just written.
@@ -427,6 +425,21 @@ async fn can_be_read(medium: &dyn AnyMedium, segment: SegmentId, offset: u32) ->
         }
     }
     false
+}
+
+/// Checks that a snapshot has data, or that the options accept a bookmark, which has none.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> Result<()> {
+    if options.incomplete || !entry.is_bookmark {
+        return Ok(());
+    }
+    let what = format!(
+        "{} is a bookmark, which has no data: use it as the start of a diff or a send",
+        entry.name
+    );
+    Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
 /// Returns the settings of the core for this medium and these options.

@@ -15,27 +15,12 @@ use super::super::core::Forwards;
 use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits, not_found};
 use super::Drive;
-use super::open::settings;
+use super::open::{check_kind, settings};
 use super::superblocks::StoredSuperblock;
 use crate::base::clock::AnyClock;
-use crate::base::{Error, ErrorKind, Result, SeqNo};
+use crate::base::{Result, SeqNo};
 use crate::format::{Snapshot, Superblock};
 use crate::media::AnyMedium;
-
-/// Checks that a snapshot has data, or that the options accept a bookmark, which has none.
-///
-/// # Errors
-/// `InvalidInput`.
-pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> Result<()> {
-    if options.incomplete || !entry.is_bookmark {
-        return Ok(());
-    }
-    let what = format!(
-        "{} is a bookmark, which has no data: use it as the start of a diff or a send",
-        entry.name
-    );
-    Err(Error::new(ErrorKind::InvalidInput, what))
-}
 
 /// Protects a snapshot from deletion while it is read.
 pub(super) struct Lease {
