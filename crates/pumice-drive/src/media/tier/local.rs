@@ -26,12 +26,9 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::object::{Journal, SlotHeader};
+use super::object::{Journal, SLOT_HEADER_BYTES, SlotHeader};
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 use crate::media::{Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
-
-/// Bytes of the header of a slot.
-pub(super) const HEADER_BYTES: u32 = 4096;
 
 /// A local medium, divided into slots.
 pub(super) struct Local<L> {
@@ -76,7 +73,7 @@ impl Drop for Slot {
 /// Returns the division of a local medium into slots.
 pub(super) fn geometry(segment_bytes: u32, slots: u32) -> Geometry {
     Geometry {
-        segment_bytes: segment_bytes + HEADER_BYTES,
+        segment_bytes: segment_bytes + SLOT_HEADER_BYTES,
         segment_count: slots + 1,
         data_offset: u64::from(SUPERBLOCK_SLOTS) * SUPERBLOCK_STRIDE,
     }
@@ -112,12 +109,12 @@ impl<L: Medium> Local<L> {
         let headers = (1..=slots).map(|number| (number, 0));
         let mut is_clean = true;
         for (segment, offset) in superblocks.chain(headers) {
-            let buffer = AlignedBuffer::zeroed(HEADER_BYTES as usize);
+            let buffer = AlignedBuffer::zeroed(SLOT_HEADER_BYTES as usize);
             let (page, read) = self.medium.read(SegmentId(segment), offset, buffer).await;
             if read.is_ok() && page.iter().all(|&byte| byte == 0) {
                 continue;
             }
-            let zeroes = Arc::new(AlignedBuffer::zeroed(HEADER_BYTES as usize));
+            let zeroes = Arc::new(AlignedBuffer::zeroed(SLOT_HEADER_BYTES as usize));
             self.medium.append(SegmentId(segment), offset, zeroes).await?;
             is_clean = false;
         }
@@ -134,7 +131,7 @@ impl<L: Medium> Local<L> {
         let space = Rc::new(Space::default());
         let mut used = Vec::new();
         for number in (1..=journal.slots).rev() {
-            let buffer = AlignedBuffer::zeroed(HEADER_BYTES as usize);
+            let buffer = AlignedBuffer::zeroed(SLOT_HEADER_BYTES as usize);
             let (header, read) = medium.read(SegmentId(number), 0, buffer).await;
             read?;
             match SlotHeader::decode(&header) {
@@ -218,7 +215,7 @@ impl<L: Medium> Local<L> {
         loop {
             let Some(number) = self.space.dropped.borrow_mut().pop() else { return Ok(()) };
             let segment = SegmentId(number);
-            let zeroes = Arc::new(AlignedBuffer::zeroed(HEADER_BYTES as usize));
+            let zeroes = Arc::new(AlignedBuffer::zeroed(SLOT_HEADER_BYTES as usize));
             let result = self.medium.append(segment, 0, zeroes).await;
             if result.is_err() {
                 self.space.dropped.borrow_mut().push(number);
@@ -252,7 +249,7 @@ impl<L: Medium> Local<L> {
     ) -> Result<()> {
         let end = u64::from(offset) + buffer.len() as u64;
         assert!(end <= u64::from(self.segment_bytes), "an append lies within its slot");
-        let (segment, offset) = (SegmentId(slot.number), HEADER_BYTES + offset);
+        let (segment, offset) = (SegmentId(slot.number), SLOT_HEADER_BYTES + offset);
         match durably {
             true => self.medium.append_durably(segment, offset, buffer).await,
             false => self.medium.append(segment, offset, buffer).await,
@@ -265,14 +262,14 @@ impl<L: Medium> Local<L> {
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
-        self.medium.read(SegmentId(slot.number), HEADER_BYTES + offset, buffer).await
+        self.medium.read(SegmentId(slot.number), SLOT_HEADER_BYTES + offset, buffer).await
     }
 
     /// Returns the offset in segment 0 of a superblock slot of the drive. Each is stored in a half
     /// of its own.
     fn superblock_offset(&self, slot: u32) -> u32 {
         assert!(slot < SUPERBLOCK_SLOTS, "a drive has two superblock slots");
-        self.segment_bytes / 2 / HEADER_BYTES * HEADER_BYTES * slot
+        self.segment_bytes / 2 / SLOT_HEADER_BYTES * SLOT_HEADER_BYTES * slot
     }
 
     /// Reads a superblock slot of the drive.

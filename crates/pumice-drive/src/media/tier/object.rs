@@ -46,6 +46,9 @@ pub(super) const PLACE_BYTES_MAX: usize = 1024;
 pub(super) const EPOCH_MAX: u32 = 1 << 30;
 pub(super) const NUMBER_MAX: u64 = 1 << 48;
 
+/// Bytes of the header of a slot.
+pub(super) const SLOT_HEADER_BYTES: u32 = 4096;
+
 /// Maximum number of slots of a journal: 2^54 bytes of the largest segments.
 const SLOTS_MAX: u32 = 1 << 24;
 
@@ -537,7 +540,7 @@ impl SlotHeader {
         let mut writer = Writer::new(SLOT_MAGIC, self.uuid);
         writer.u32(self.segment);
         writer.u64(self.use_id);
-        writer.finish(super::local::HEADER_BYTES as usize)
+        writer.finish(SLOT_HEADER_BYTES as usize)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
