@@ -15,7 +15,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
-use super::record::RECORD_HEADER_BYTES;
+use super::limits::BATCH_BYTES_MAX;
+use super::record::{META_ALIGNMENT, RECORD_HEADER_BYTES};
+use super::segment::SEGMENT_HEADER_BYTES;
 use crate::base::checksum::{crc32, crc64};
 use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 use crate::crypt::{Cipher, PLAIN};
@@ -26,10 +28,6 @@ pub const BATCH_HEADER_BYTES: usize = 128;
 /// Batches begin and end at multiples of this many bytes from the start of their segment.
 pub const BATCH_ALIGNMENT: usize = 4096;
 
-/// Maximum bytes of one batch, which a reader must be able to hold in memory. An atomic host write
-/// of 1 MiB with a header for each block fits well.
-pub const BATCH_BYTES_MAX: usize = 4 << 20;
-
 /// Maximum pages of parity of a batch.
 pub const PARITY_PAGES_MAX: u8 = 4;
 
@@ -38,7 +36,15 @@ const NEEDS_NEXT: u8 = 1;
 
 const _: () = assert!(size_of::<Layout>() == BATCH_HEADER_BYTES, "the layout fills the header");
 const _: () = assert!(BATCH_BYTES_MAX.is_multiple_of(BATCH_ALIGNMENT), "whole write units");
-const _: () = assert!(BATCH_BYTES_MAX <= u32::MAX as usize, "lengths in a header have 32 bits");
+const _: () = assert!(
+    SEGMENT_HEADER_BYTES.is_multiple_of(BATCH_ALIGNMENT),
+    "the first batch of a segment is aligned"
+);
+const _: () = assert!(
+    BATCH_ALIGNMENT.is_multiple_of(META_ALIGNMENT as usize)
+        && BATCH_HEADER_BYTES.is_multiple_of(META_ALIGNMENT as usize),
+    "the first record of a batch is aligned for metadata"
+);
 
 const MAGIC: [u8; 8] = *b"PUMICEBT";
 
@@ -156,7 +162,7 @@ impl BatchHeader {
             "a batch begins at a write unit"
         );
         assert!(
-            self.offset as usize >= super::SEGMENT_HEADER_BYTES,
+            self.offset as usize >= SEGMENT_HEADER_BYTES,
             "a batch begins after the segment header"
         );
         assert!(

@@ -19,11 +19,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
 use super::map::{DirectoryEntry, MetadataAddress};
+use super::record::META_PREFIX_BYTES;
 use super::segment::Stream;
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
-
-/// Bytes of the prefix of a metadata payload, which holds its lengths.
-pub const META_PREFIX_BYTES: usize = 8;
 
 /// Maximum bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
 /// KiB, so that a [`MetadataAddress`] can refer to them. A root, which the superblock refers to,

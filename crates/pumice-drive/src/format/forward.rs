@@ -12,7 +12,8 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
-use super::map::{META_SEGMENTS_MAX, MapLimits};
+use super::limits::META_SEGMENTS_MAX;
+use super::map::MapLimits;
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
 /// Maximum number of entries in a piece of a forwarding table, which has 16 KiB.

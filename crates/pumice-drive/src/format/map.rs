@@ -18,8 +18,8 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::layout;
+use super::limits::{FRAME_BLOCKS_MAX, INDEPENDENT_BLOCKS_MAX, META_SEGMENTS_MAX};
 use super::record::{BLOCK_LENGTH, HEADER_BYTES, SOURCE_LENGTH};
-use super::superblock::{FRAME_BLOCKS_MAX, INDEPENDENT_BLOCKS_MAX};
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, ensure};
 
 /// Leaves of one directory page, which covers 2 GiB of the host's disk in 4096 bytes.
@@ -44,9 +44,6 @@ pub const TABLE_BLOCKS_MIN: u8 = 4;
 
 /// Maximum number of tables of a leaf.
 pub const LEAF_TABLES_MAX: usize = LEAF_BLOCKS as usize / TABLE_BLOCKS_MIN as usize;
-
-/// Number of segments that a [`MetadataAddress`] can refer to.
-pub const META_SEGMENTS_MAX: u32 = 1 << 26;
 
 /// Maximum bytes of a metadata record. A [`MetadataAddress`] counts them in units of 16, in 11
 /// bits.

@@ -28,6 +28,7 @@ mod checkpoint;
 mod forward;
 mod keys;
 mod layout;
+mod limits;
 mod map;
 mod record;
 mod segment;
@@ -40,30 +41,31 @@ pub use array::{
     MemberState,
 };
 pub use batch::{
-    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
-    chain_record, chain_start,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX, chain_record, chain_start,
 };
 pub(crate) use checkpoint::META_RAW_BYTES_MAX;
 pub use checkpoint::{
-    DroppedRange, META_PREFIX_BYTES, OpenedSegment, Root, SEGMENTS_MAX, StreamTail, TableEntry,
-    meta_payload,
+    DroppedRange, OpenedSegment, Root, SEGMENTS_MAX, StreamTail, TableEntry, meta_payload,
 };
 pub(crate) use forward::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE};
 pub use forward::{Forward, ForwardPiece};
 pub(crate) use keys::EARLIER_KEY_BYTES;
 pub use keys::{KEY_SLOT_BYTES, KEY_SLOTS, KeyArea, KeySlot, SlotKind};
 pub use layout::Field;
+pub use limits::{
+    BATCH_BYTES_MAX, FORMAT_VERSION, FRAME_BLOCKS_MAX, INDEPENDENT_BLOCKS_MAX, META_SEGMENTS_MAX,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX,
+};
 pub(crate) use map::LEAF_RUN_BYTES;
 pub use map::{
     DIRECTORY_PAGE_BYTES, DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_BLOCKS, LEAF_TABLE_BYTES,
-    LEAF_TABLES_MAX, LeafTable, META_RECORD_BYTES_MAX, META_SEGMENTS_MAX, MapLimits,
-    MetadataAddress, RunContent, TABLE_BLOCKS_MIN, decode_leaf, decode_page, encode_page,
-    encode_run, leaf_bytes_max,
+    LEAF_TABLES_MAX, LeafTable, META_RECORD_BYTES_MAX, MapLimits, MetadataAddress, RunContent,
+    TABLE_BLOCKS_MIN, decode_leaf, decode_page, encode_page, encode_run, leaf_bytes_max,
 };
 pub(crate) use record::SEALED;
 pub use record::{
-    META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES, Source,
-    check_payload,
+    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress,
+    SOURCE_BYTES, Source, check_payload,
 };
 pub(crate) use segment::epoch_of;
 pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, generation};
@@ -73,9 +75,8 @@ pub use snapshot::{
 };
 pub(crate) use snapshot::{CLONES_MAX, decode_snapshots};
 pub use superblock::{
-    BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
-    INDEPENDENT_BLOCKS_MAX, ORIGIN_PATH_MAX, Origin, Receiving, SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
+    BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, ORIGIN_PATH_MAX, Origin, Receiving,
+    SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
 };
 pub use transfer::{TRANSFER_HEAD_BYTES, TransferBase, TransferHead};
 

@@ -33,6 +33,9 @@ pub(super) const HEADER_BYTES: u32 = 28;
 /// so that a directory entry encodes location and length in 63 bits.
 pub const META_ALIGNMENT: u32 = 16;
 
+/// Bytes of the prefix of a metadata payload, which holds its lengths.
+pub const META_PREFIX_BYTES: usize = 8;
+
 layout! {
     struct Layout: 28 {
         header_checksum: U32,
@@ -86,11 +89,6 @@ const _: () = assert!(
     RECORD_HEADER_BYTES + super::FRAME_BLOCKS_MAX as usize * (SOURCE_BYTES + BLOCK_BYTES)
         <= super::BATCH_BYTES_MAX,
     "the longest frame fits in a batch"
-);
-const _: () = assert!(
-    super::BATCH_ALIGNMENT.is_multiple_of(META_ALIGNMENT as usize)
-        && super::BATCH_HEADER_BYTES.is_multiple_of(META_ALIGNMENT as usize),
-    "the first record of a batch is aligned for metadata"
 );
 
 const KIND_DATA: u8 = 1;
@@ -281,7 +279,7 @@ impl Record {
             }
             Record::Meta { stored_bytes, .. } => {
                 assert!(
-                    stored_bytes as usize >= super::META_PREFIX_BYTES,
+                    stored_bytes as usize >= META_PREFIX_BYTES,
                     "the lengths of a metadata payload precede it"
                 );
                 assert!(

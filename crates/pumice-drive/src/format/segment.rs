@@ -21,10 +21,6 @@ const LENGTH: u32 = 4096;
 const MAGIC: [u8; 8] = *b"PUMICESG";
 
 const _: () = assert!(size_of::<Layout>() == SEGMENT_HEADER_BYTES, "the layout fills the header");
-const _: () = assert!(
-    SEGMENT_HEADER_BYTES.is_multiple_of(super::BATCH_ALIGNMENT),
-    "the first batch is aligned"
-);
 
 layout! {
     struct Layout: 4096 {
@@ -157,7 +153,7 @@ impl SegmentHeader {
             "the size of a disk lies within the limits of the format"
         );
         assert!(
-            shape.data_offset >= 2 * super::SUPERBLOCK_BYTES as u64,
+            shape.data_offset >= super::limits::DATA_OFFSET_MIN,
             "segments follow the superblock slots"
         );
     }

@@ -11,7 +11,10 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::keys::{EARLIER_KEY_BYTES, KEY_SLOT_BYTES, KEY_SLOTS, KeyArea};
 use super::layout::layout;
-use super::map::META_SEGMENTS_MAX;
+use super::limits::{
+    DATA_OFFSET_MIN, FORMAT_VERSION, FRAME_BLOCKS_MAX, INDEPENDENT_BLOCKS_MAX, META_SEGMENTS_MAX,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX,
+};
 use super::record::{BLOCK_LENGTH, RecordAddress};
 use super::segment::{DriveShape, Stream};
 use crate::base::checksum::crc64;
@@ -25,9 +28,6 @@ const LENGTH: u32 = 4096;
 
 /// The first eight bytes of a slot.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PUMICESB";
-
-/// The version of the format that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
 
 /// The feature bits that this program supports. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
@@ -76,25 +76,8 @@ const NOT_OF_FRAMES: u64 = SNAPSHOTS | RECEIVING | CLONE | CLONED | ENCRYPTED | 
 /// Maximum bytes of the path of a clone's origin.
 pub const ORIGIN_PATH_MAX: usize = 1024;
 
-/// Maximum number of blocks of a frame on a drive of independent blocks.
-pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
-const _: () = assert!(INDEPENDENT_BLOCKS_MAX <= FRAME_BLOCKS_MAX, "such frames are frames");
-
 /// `state` of the target of an unfinished rebuild; 1 means closed cleanly, 0 anything else.
 const STATE_INCOMPLETE: u32 = 2;
-
-/// Smallest segment in bytes. It must hold its header and one batch with an entire atomic write,
-/// and the unused end of a segment (up to one such write) should remain a small share of it.
-pub const SEGMENT_BYTES_MIN: u32 = 4 << 20;
-
-/// Largest segment in bytes. Offsets within a segment have 32 bits.
-pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
-
-/// Largest disk in bytes, 16 PiB. The L2P directory of an empty disk of this size uses 64 MiB.
-pub const SIZE_BYTES_MAX: u64 = 1 << 54;
-
-/// Maximum number of blocks of one frame. A run of the L2P counts them in a byte.
-pub const FRAME_BLOCKS_MAX: u16 = 64;
 
 /// Maximum number of bad segments listed in a superblock.
 pub const BAD_SEGMENTS_MAX: usize = 128;
@@ -103,14 +86,7 @@ pub const BAD_SEGMENTS_MAX: usize = 128;
 pub const DETOURS_MAX: usize = 16;
 
 const _: () = assert!(size_of::<Layout>() == SUPERBLOCK_BYTES, "the layout fills a slot");
-const _: () = assert!(FRAME_BLOCKS_MAX <= u8::MAX as u16, "a run counts the blocks of a frame");
-const _: () = assert!(SEGMENT_BYTES_MIN.is_multiple_of(BLOCK_LENGTH), "blocks fill a segment");
-const _: () = assert!(SEGMENT_BYTES_MIN < SEGMENT_BYTES_MAX, "sizes of a segment");
-const _: () = assert!(SIZE_BYTES_MAX.is_multiple_of(BLOCK_LENGTH as u64), "blocks fill a disk");
-const _: () = assert!(
-    SIZE_BYTES_MAX <= i64::MAX as u64,
-    "offsets on the disk fit in the type of the kernel's file offsets"
-);
+const _: () = assert!(DATA_OFFSET_MIN == 2 * LENGTH as u64, "segments follow two slots");
 
 layout! {
     struct Layout: 4096 {
@@ -627,7 +603,7 @@ impl Superblock {
         if self.segment_count == 0 || self.segment_count > META_SEGMENTS_MAX {
             return Some("the number of segments is invalid");
         }
-        if self.data_offset < 2 * u64::from(LENGTH)
+        if self.data_offset < DATA_OFFSET_MIN
             || !self.data_offset.is_multiple_of(block)
             || self.data_offset > 1 << 40
         {

@@ -12,9 +12,9 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
+use super::limits::{FRAME_BLOCKS_MAX, SIZE_BYTES_MAX};
 use super::record::BLOCK_LENGTH;
 use super::snapshot::check_snapshot_name;
-use super::superblock::{FRAME_BLOCKS_MAX, SIZE_BYTES_MAX};
 use crate::base::checksum::crc64;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 
