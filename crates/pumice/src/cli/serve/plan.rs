@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::tables::Exports;
+use super::tables::{Exports, check_text};
 use crate::keys;
 use crate::members;
 use crate::objects::BucketPlace;
@@ -14,9 +14,6 @@ use crate::place::Place;
 use crate::server::Planned;
 use crate::storage::Access;
 use pumice_drive::controller::OpenOptions;
-
-/// Longest string of the protocol.
-const TEXT_BYTES_MAX: usize = 4096;
 
 /// Suffix of a drive's file: selects files of a directory, and is not part of the name.
 const SUFFIX: &str = ".pumice";
@@ -202,14 +199,6 @@ impl Names {
         }
         Ok(names)
     }
-}
-
-/// Checks a text that the protocol sends.
-pub(super) fn check_text(option: &str, text: &str) -> Result<()> {
-    if text.len() > TEXT_BYTES_MAX || text.contains('\0') {
-        bail!("{option} takes up to {TEXT_BYTES_MAX} bytes without NUL");
-    }
-    Ok(())
 }
 
 /// Returns the name of a drive: the name of its file without the suffix.

@@ -16,6 +16,9 @@ use crate::cli::size;
 use pumice_drive::base::near::nearest;
 use pumice_nbd::{IpNet, Rate, Rules};
 
+/// Longest name or description of an export: the longest string of the protocol.
+const TEXT_BYTES_MAX: usize = 4096;
+
 /// The description of the tables for [`crate::cli::config`].
 pub(crate) const TABLES: Tables = Tables { command: "serve", key: "export", keys: Table::command };
 
@@ -86,7 +89,7 @@ impl Exports {
         let mut tables = BTreeMap::new();
         for FoundTable { name, matches, position } in found {
             let table = Table::from_arg_matches(&matches)?;
-            super::plan::check_text(&format!("{position}: the name of an export"), &name)?;
+            check_text(&format!("{position}: the name of an export"), &name)?;
             if name.is_empty() {
                 bail!("{position}: an export needs a name");
             }
@@ -130,6 +133,14 @@ impl Exports {
         };
         self.0.iter().map(|(name, (table, _))| (name.clone(), rules(table))).collect()
     }
+}
+
+/// Checks a name or a description of an export, which the protocol sends.
+pub(super) fn check_text(option: &str, text: &str) -> Result<()> {
+    if text.len() > TEXT_BYTES_MAX || text.contains('\0') {
+        bail!("{option} takes up to {TEXT_BYTES_MAX} bytes without NUL");
+    }
+    Ok(())
 }
 
 fn network(text: &str) -> std::result::Result<IpNet, String> {
