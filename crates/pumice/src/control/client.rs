@@ -16,7 +16,7 @@ use super::directory::{Found, SOCKET_SUFFIX, existing, socket_name};
 use super::protocol::{
     ANSWER_BYTES_MAX, Answer, ListedClient, PART_BYTES_MAX, Part, Request, Service, line,
 };
-use super::sending::{Sending, Wanted};
+use super::transfer::{Sending, Wanted};
 use crate::holder::Holder;
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;

@@ -5,9 +5,8 @@
 //! sends one request and receives one or several answers.
 //!
 //! * `directory`: where sockets and records of running drives are.
-//! * `protocol`: requests and answers.
-//! * `socket`: the listening socket; `session`: serves its clients; `sending`: sends snapshots to
-//!   them.
+//! * `protocol`: requests and answers; `transfer`: which snapshots are sent.
+//! * `socket`: the listening socket; `session`: serves its clients.
 //! * `client`: the other side.
 
 // Requests come from other processes. Tests index and cast only their own data.
@@ -24,9 +23,9 @@
 mod client;
 mod directory;
 mod protocol;
-mod sending;
 mod session;
 mod socket;
+mod transfer;
 
 #[cfg(feature = "attach")]
 pub(crate) use client::Loan;
@@ -38,8 +37,8 @@ pub(crate) use client::{
 #[cfg(feature = "attach")]
 pub(crate) use directory::{place, private_directory};
 pub(crate) use protocol::{Answer, ListedClient, Progress, Request, Service};
-pub(crate) use sending::{Sending, Wanted};
 pub(crate) use session::SnapshotExports;
 pub(crate) use socket::{
     ControlSocket, keep_sockets, kept_sockets, remove_kept_sockets, take_over_sockets,
 };
+pub(crate) use transfer::{Sending, Wanted};

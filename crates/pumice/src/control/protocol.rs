@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::sending::{Sending, Wanted};
+use super::transfer::{Sending, Wanted};
 use crate::devices::DeviceChange;
 use crate::remedy;
 use crate::watch::Snapshot;

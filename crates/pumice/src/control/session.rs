@@ -10,6 +10,7 @@ mod devices;
 #[cfg(feature = "attach")]
 mod lending;
 mod rollback;
+mod sending;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -21,7 +22,6 @@ use futures_util::future::{Either, select};
 use uuid::Uuid;
 
 use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request, Service, line};
-use super::sending;
 use crate::partitions;
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
@@ -41,7 +41,7 @@ const CLIENTS_MAX: u32 = 8;
 const CLIENT_NS: u64 = 5_000_000_000;
 
 /// Interval of progress lines, which also detect that a client is gone.
-pub(super) const PROGRESS_NS: u64 = 250_000_000;
+const PROGRESS_NS: u64 = 250_000_000;
 
 /// Time for which the host's changes are suspended for a snapshot of several drives.
 const SUSPENDED_NS_MAX: u64 = 1_000_000_000;
@@ -168,10 +168,10 @@ pub(super) async fn serve(
 }
 
 /// A connection to a client.
-pub(super) struct Link {
-    pub(super) runtime: Runtime,
+struct Link {
+    runtime: Runtime,
     client: Arc<OwnedFd>,
-    pub(super) all: Rc<Clients>,
+    all: Rc<Clients>,
 }
 
 async fn serve_client(link: &Link, served: &Served) {
@@ -527,7 +527,7 @@ impl Link {
     }
 
     /// Runs `work` and reports its progress to the client; returns `None` if the client is gone.
-    pub(super) async fn run<T>(
+    async fn run<T>(
         &self,
         work: impl Future<Output = T>,
         progress: impl Fn() -> Progress,
@@ -549,14 +549,14 @@ impl Link {
     }
 
     /// Sends an answer; returns whether the client accepted it.
-    pub(super) async fn send(&self, answer: &Answer) -> bool {
+    async fn send(&self, answer: &Answer) -> bool {
         let sending = self.send_within(CLIENT_NS, line(answer));
         self.runtime.timeout(CLIENT_NS, sending).await.flatten().is_some()
     }
 
     /// Sends bytes and returns the buffer; `None` if the client accepts none of them for
     /// `limit_ns`.
-    pub(super) async fn send_within(&self, limit_ns: u64, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    async fn send_within(&self, limit_ns: u64, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         let mut at = 0;
         while at < bytes.len() {
             let range = at..bytes.len();
