@@ -65,7 +65,7 @@ pub(super) fn router(asker: Asker, history: History, access: Access) -> Router {
     };
     Router::new()
         .route("/", get(page::html))
-        .route("/{file}", get(page::file))
+        .route("/{file}", get(file))
         .route("/metrics", get(metrics))
         .route(HEALTH, get(health))
         .route("/api/snapshot", get(snapshot))
@@ -76,7 +76,7 @@ pub(super) fn router(asker: Asker, history: History, access: Access) -> Router {
         .route("/api/drives/{name}/history", get(past))
         .route("/api/drives/{name}/flush", post(flush))
         .route("/api/drives/{name}/checkpoint", post(checkpoint))
-        .fallback(async || failed(StatusCode::NOT_FOUND, "no such path"))
+        .fallback(async || no_path())
         .method_not_allowed_fallback(async || {
             failed(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this path")
         })
@@ -136,7 +136,7 @@ fn has_long_body(headers: &HeaderMap) -> bool {
 }
 
 /// Returns an error answer.
-pub(super) fn failed(status: StatusCode, what: &str) -> Response {
+fn failed(status: StatusCode, what: &str) -> Response {
     (status, Json(json!({ "error": what }))).into_response()
 }
 
@@ -144,9 +144,17 @@ fn unanswered(_: Unanswered) -> Response {
     failed(StatusCode::SERVICE_UNAVAILABLE, SILENT)
 }
 
+fn no_path() -> Response {
+    failed(StatusCode::NOT_FOUND, "no such path")
+}
+
 fn no_drive(name: &str) -> Response {
     let what = format!("no such drive: '{name}'; /api/drives lists the drives");
     failed(StatusCode::NOT_FOUND, &what)
+}
+
+async fn file(Path(name): Path<String>) -> Response {
+    page::file(&name).unwrap_or_else(no_path)
 }
 
 async fn metrics(State(asker): State<Asker>) -> Response {

@@ -1,11 +1,7 @@
 //! The files of the page, embedded in the program: it loads nothing from elsewhere.
 
-use axum::extract::Path;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-
-use super::routes::failed;
 
 /// A file of the page.
 #[derive(Clone, Copy)]
@@ -42,10 +38,7 @@ pub(super) async fn html() -> Response {
     answer(HTML)
 }
 
-/// Returns a file of the page.
-pub(super) async fn file(Path(name): Path<String>) -> Response {
-    match FILES.into_iter().find(|file| file.name == name) {
-        Some(file) => answer(file),
-        None => failed(StatusCode::NOT_FOUND, "no such path"),
-    }
+/// Returns a file of the page, if there is one with this name.
+pub(super) fn file(name: &str) -> Option<Response> {
+    FILES.into_iter().find(|file| file.name == name).map(answer)
 }
