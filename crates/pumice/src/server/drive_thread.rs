@@ -1,5 +1,6 @@
 //! The drives that live on one thread, and their server.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -8,7 +9,6 @@ use anyhow::Result;
 
 use super::exports::{self, Planned, Served};
 use super::snapshots::Front;
-use super::threads::Described;
 use super::watch::{self, Answerer};
 use crate::open::media;
 use crate::watch::{Terms, Watch};
@@ -26,6 +26,15 @@ pub(super) struct Plan {
     pub(super) options: Options,
     /// See [`Runtime::set_busy_poll`].
     pub(super) busy_poll_ns: u64,
+}
+
+/// The facts that other threads know of an open drive.
+#[derive(Clone)]
+pub(crate) struct Described {
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
+    pub(super) is_direct: bool,
+    pub(super) io: &'static str,
 }
 
 /// The data that a drive thread needs before its drives become visible.

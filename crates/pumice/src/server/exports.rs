@@ -9,7 +9,7 @@ use futures_util::stream::{StreamExt, iter};
 
 use super::disk::{ServedDisk, Views};
 use super::follow::{Follower, Following};
-use super::snapshots::{Front, Snapshots};
+use super::snapshots::{self, Front, Snapshots};
 use super::watch::MeasuredDrive;
 use crate::control::{ControlSocket, SnapshotExports};
 use crate::devices;
@@ -21,10 +21,9 @@ use crate::remedy::chain_of as chain;
 use crate::savings::saved_text;
 use crate::storage::{Access, Storage};
 use crate::watch::{Measured, Terms, Watch};
-use pumice_drive::Uuid;
 use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Workers;
-use pumice_drive::controller::{Drive, Info, OpenOptions, SnapshotInfo};
+use pumice_drive::controller::{Drive, Info, OpenOptions};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Export, Lineage, Server};
 
@@ -291,7 +290,7 @@ impl Served {
 fn lineage(drive: &Drive, is_snapshot: bool) -> Lineage {
     let Info { uuid, epoch, was_clean, sequence, .. } = drive.info();
     if is_snapshot {
-        return lineage_of(uuid, sequence);
+        return snapshots::lineage(uuid, sequence);
     }
     let state = |epoch: u32| format!("{uuid} {epoch}");
     let follows = match (drive.is_read_only(), was_clean) {
@@ -300,17 +299,6 @@ fn lineage(drive: &Drive, is_snapshot: bool) -> Lineage {
         (false, false) => "a state that was lost".into(),
     };
     Lineage { follows, leaves: state(epoch) }
-}
-
-/// Returns the position of a snapshot of an open drive among the states of the drive.
-pub(super) fn lineage_of_snapshot(drive: &Drive, info: &SnapshotInfo) -> Lineage {
-    lineage_of(drive.uuid(), info.sequence)
-}
-
-fn lineage_of(uuid: Uuid, sequence: u64) -> Lineage {
-    // No other snapshot of the drive has this number, whatever its name.
-    let state = format!("{uuid} snapshot {sequence}");
-    Lineage { follows: state.clone(), leaves: state }
 }
 
 fn describe(drive: &Drive) -> String {

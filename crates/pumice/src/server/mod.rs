@@ -38,11 +38,11 @@ use std::rc::Rc;
 
 use anyhow::Result;
 
+pub(crate) use self::drive_thread::Described;
 use self::drive_thread::Plan;
 pub(crate) use self::exports::Planned;
 use self::restart::End;
 use self::sockets::Sockets;
-pub(crate) use self::threads::Described;
 use self::threads::Drives;
 pub(crate) use self::watch::Access;
 use self::watch::Serving;

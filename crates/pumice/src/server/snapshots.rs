@@ -11,15 +11,15 @@ use std::rc::Rc;
 use async_channel::{Receiver, Sender, bounded};
 
 use super::disk::{ServedDisk, Views};
-use super::exports::lineage_of_snapshot;
 use crate::control::SnapshotExports;
 use crate::watch::Measured;
+use pumice_drive::Uuid;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Drive;
 use pumice_drive::controller::SnapshotInfo;
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::{Announcement, Earlier, Export, Server};
+use pumice_nbd::{Announcement, Earlier, Export, Lineage, Server};
 
 /// The snapshots of a drive, for another thread to offer.
 pub(super) struct Notice {
@@ -132,7 +132,7 @@ impl Snapshots {
             is_readable: !info.is_bookmark,
         };
         let export = self.drive_export.of_earlier(name, description, Rc::new(disk), earlier);
-        let export = Rc::new(export.with_lineage(lineage_of_snapshot(&self.drive, &info)));
+        let export = Rc::new(export.with_lineage(lineage(self.drive.uuid(), info.sequence)));
         if self.server.add(export.clone()) {
             self.exports.borrow_mut().push((info, export));
         } else {
@@ -194,6 +194,13 @@ impl SnapshotExports for Snapshots {
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(self.refresh())
     }
+}
+
+/// Returns the position of a snapshot among the states of the drive with this identity.
+pub(super) fn lineage(drive: Uuid, sequence: u64) -> Lineage {
+    // No other snapshot of the drive has this number, whatever its name.
+    let state = format!("{drive} snapshot {sequence}");
+    Lineage { follows: state.clone(), leaves: state }
 }
 
 /// Returns a channel through which a thread of drives informs this server; a task handles the

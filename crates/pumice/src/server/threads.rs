@@ -17,7 +17,6 @@
 //! other threads are served as before. A panic on the only thread ends the process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -25,7 +24,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result, anyhow, bail};
 use async_channel::{Receiver, Sender, bounded};
 
-use super::drive_thread::{DriveThread, Plan, Showing};
+use super::drive_thread::{Described, DriveThread, Plan, Showing};
 use super::exports::{Planned, Served};
 use super::snapshots;
 use super::watch::Answerer;
@@ -64,15 +63,6 @@ enum Order {
     Remove(String, Sender<Result<()>>),
     /// Set the URIs under which clients reach the drives.
     Uris(Vec<Vec<String>>),
-}
-
-/// The facts that other threads know of an open drive.
-#[derive(Clone)]
-pub(crate) struct Described {
-    pub(crate) path: PathBuf,
-    pub(crate) name: String,
-    pub(super) is_direct: bool,
-    pub(super) io: &'static str,
 }
 
 /// A thread that is opening its drives.

@@ -1,6 +1,6 @@
 //! The URIs under which clients reach the drives.
 
-use super::threads::Described;
+use super::drive_thread::Described;
 use pumice_nbd::Endpoint;
 
 /// Returns the URIs of each drive: one for each endpoint.
