@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Directories with cycles, and the modules of each cycle. A drive with a cache consists of drives;
-/// the others remain to be resolved. No directory may be added.
+/// Directories with cycles, and the modules of each cycle. No directory may be added.
 const CIRCLES: [(&str, &str); 1] = [
+    // A drive with a cache is one of the designs of a simulated drive, and consists of two of them,
+    // each of any design. Its parameters and counters contain theirs. Without the cycle, these
+    // recursive types would need traits that nothing else uses, or would share one file.
     ("crates/pumice-sim/src/drive", "cached design simulated spec"),
 ];
 
