@@ -30,7 +30,7 @@ fn fault(command: &str, makefile: &str) -> Option<String> {
 }
 
 #[test]
-fn ci_calls_what_exists() {
+fn ci_calls_existing_targets() {
     let read = |name: &str| fs::read_to_string(Path::new(ROOT).join(name)).expect(name);
     let makefile = read("Makefile");
     for (file, least) in [(".github/workflows/ci.yml", 2), (".ci/run", 2)] {

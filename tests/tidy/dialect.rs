@@ -53,6 +53,26 @@ pub(crate) fn paragraphs_are_short(path: &str, text: &str) -> Vec<String> {
     wrong
 }
 
+/// Words and phrases that no name of a function has: a noun names the subject of a test better.
+const NO_NAMES: [&str; 7] =
+    ["what", "whatever", "who", "in_vain", "of_its_own", "of_their_own", "that_of"];
+
+pub(crate) fn names_have_nouns(path: &str, text: &str) -> Vec<String> {
+    if !path.ends_with(".rs") {
+        return Vec::new();
+    }
+    let name = |line: &str| {
+        let (_, rest) = line.trim_start().split_once("fn ")?;
+        let (name, _) = rest.split_once('(')?;
+        let parts = format!("_{name}_");
+        let found = NO_NAMES.iter().find(|it| parts.contains(&format!("_{it}_")))?;
+        // A function with the short name "what" is no sentence.
+        (name != *found).then(|| format!("the name {name} has '{found}': write the noun"))
+    };
+    let numbered = text.lines().enumerate();
+    numbered.filter_map(|(at, line)| Some(format!("{}: {}", at + 1, name(line)?))).collect()
+}
+
 /// Returns the prose of each line: comments of code, text of documents outside of blocks of code
 /// and tables; empty where there is none.
 pub(crate) fn prose<'a>(path: &str, text: &'a str) -> Vec<&'a str> {
@@ -88,6 +108,14 @@ fn free_relatives_are_counted() {
         "f(\"what what what what\");",
         &bad.repeat(2),
     );
+}
+
+#[test]
+fn names_without_nouns_are_refused() {
+    let name = |words: &str| format!("    fn {words}() {{\n");
+    let good = name("damaged_frames_are_refused") + &name("what") + &name("whole_is_kept");
+    crate::assert_tells_apart(names_have_nouns, "x.rs", &good, &name("what_is_bad_is_refused"));
+    crate::assert_tells_apart(names_have_nouns, "x.rs", "", &name("tests_of_their_own"));
 }
 
 #[test]

@@ -33,7 +33,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// A rule: returns the faults of the file at `path` (relative to the root), one a line.
 type Rule = fn(path: &str, text: &str) -> Vec<String>;
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     limits::file_is_short,
     limits::functions_fit_a_screen,
     limits::lines_fit,
@@ -46,6 +46,7 @@ const RULES: [Rule; 16] = [
     identifiers::named_things_exist,
     promises::promises_have_tests,
     prose::prose_is_plain,
+    dialect::names_have_nouns,
     dialect::nouns_are_nouns,
     dialect::paragraphs_are_short,
     embedding::libraries_name_no_flags,

@@ -56,14 +56,14 @@ fn is_test(name: &str) -> bool {
 #[test]
 fn a_promise_without_a_test_that_exists_is_refused() {
     let good = "## 1. One\n## 2. Two, see `pumice info`\n## The tests\n\
-        | 1 | `kill -9` | `storage::crash::kill_9_keeps_what_was_promised` |\n\
+        | 1 | `kill -9` | `storage::crash::kill_9_breaks_no_promise` |\n\
         | 2 | sizes | `base::units::tests::sizes_are_read_as_coreutils_does` |\n\
         | 2 | clients | `pumice_nbd::tests::access::unlisted_clients_are_refused` |\n";
     for (from, to) in [
-        ("kill_9_keeps", "nobody_wrote_this"),
+        ("kill_9_breaks", "nobody_wrote_this"),
         ("crash::kill", "serve::kill"),
-        ("crash::kill_9_keeps_what_was_promised", "bad_input::refused"),
-        ("`storage::crash::kill_9_keeps_what_was_promised`", "none"),
+        ("crash::kill_9_breaks_no_promise", "bad_input::refused"),
+        ("`storage::crash::kill_9_breaks_no_promise`", "none"),
         ("| 1 | `kill -9`", "| 2 | `kill -9`"),
         ("| 2 | clients", "| 3 | clients"),
         ("## 2. Two", "## 3. Two"),

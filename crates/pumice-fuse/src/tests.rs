@@ -315,7 +315,7 @@ fn zeroes_and_syncs_reach_the_disk() {
 }
 
 #[test]
-fn the_host_is_told_what_went_wrong() {
+fn the_host_receives_the_error() {
     let told = [
         (ErrorKind::NoSpace, Errno::NOSPC),
         (ErrorKind::ReadOnly, Errno::ROFS),
@@ -341,7 +341,7 @@ fn the_host_is_told_what_went_wrong() {
 }
 
 #[test]
-fn what_waits_holds_nobody_up_and_keeps_its_bytes() {
+fn waiting_requests_delay_no_others_and_keep_their_bytes() {
     for data in [&b"short"[..], &[b'l'; SHORT_BYTES + 1]] {
         let disk = MemoryDisk { gated_offset: Some(8192), ..MemoryDisk::default() };
         converse(disk, async |kernel, setup| {
@@ -357,7 +357,7 @@ fn what_waits_holds_nobody_up_and_keeps_its_bytes() {
 }
 
 #[test]
-fn replies_to_short_writes_wait_for_what_has_come_with_them() {
+fn replies_to_short_writes_wait_for_requests_that_arrived_together() {
     converse(MemoryDisk::default(), async |kernel, _| {
         let write = |data: &[u8]| {
             let arguments = [&span(0, data.len() as u32), data].concat();

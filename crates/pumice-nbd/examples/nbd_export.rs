@@ -47,7 +47,7 @@ async fn open(runtime: &Runtime, medium: MemMedium) -> Result<Rc<Drive>> {
 }
 
 #[test]
-fn a_client_reads_what_it_wrote() {
+fn a_client_reads_its_writes() {
     use pumice_drive::AlignedBuffer;
     use pumice_nbd::Durability;
     use pumice_nbd::client::{Client, Uri};

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_answer_ends_before_what_does_not_fit() {
+    fn a_full_answer_ends_before_the_first_extent_that_does_not_fit() {
         let allocation = answer(Context::Allocation, 1, &EXTENTS);
         assert_eq!(allocation.descriptors, [(60, 0)]);
         assert!(!allocation.wants_more());

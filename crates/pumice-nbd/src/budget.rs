@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn each_takes_at_most_half_of_what_others_leave() {
+    fn each_takes_at_most_half_of_the_remaining_budget() {
         let budget = Budget::new(64 << 10);
         let shares: Vec<_> = (0..4).map(|_| Share::new(budget.clone())).collect();
         let held: Vec<Vec<_>> = shares
@@ -360,7 +360,7 @@ mod tests {
     /// Guards against hundreds of connections that are polled for each returned buffer although
     /// they cannot use it.
     #[test]
-    fn a_buffer_that_returns_wakes_only_those_who_can_take_it() {
+    fn a_returned_buffer_wakes_only_tasks_that_can_use_it() {
         let budget = Budget::new(64 << 10);
         let [first, second] = [(); 2].map(|()| Share::new(budget.clone()));
         let worker = Share::new(budget.clone());

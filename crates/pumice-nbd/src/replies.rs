@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clients_do_not_read_is_bounded() {
+    fn unread_replies_are_bounded() {
         let runtime = Runtime::new(Backend::Auto).unwrap();
         const LIMIT_BYTES: usize = 32 << 20;
         let all = AllPending::new(LIMIT_BYTES);

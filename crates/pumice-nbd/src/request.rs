@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dialect_has_is_accepted_and_nothing_else() {
+    fn only_requests_of_the_dialect_are_accepted() {
         for (dialect, has_chunks) in [(SIMPLE, false), (STRUCTURED, true), (EXTENDED, true)] {
             let expected = if has_chunks { 0 } else { 22 };
             let df = wire::COMMAND_FLAG_DF;

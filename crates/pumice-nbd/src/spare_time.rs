@@ -178,7 +178,7 @@ mod tests {
     /// Guards against queries that run alone for seconds, and then get no answer for fifteen times
     /// as long once another client arrives.
     #[test]
-    fn what_is_worked_out_beside_no_others_is_not_paid_for_later() {
+    fn work_done_while_idle_is_not_charged_later() {
         let spare = SpareTime::default();
         (1000..5000).for_each(|ms| spare.charge(ms * MS, (ms + 1) * MS));
         spare.note_other();

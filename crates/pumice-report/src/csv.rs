@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_and_deviations_are_columns_of_their_own() {
+    fn means_and_deviations_are_separate_columns() {
         let text = sample::runs().to_csv();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_dash() {
+    fn invalid_numbers_are_a_dash() {
         assert_eq!(Number::new(f64::NAN, 2).to_string(), "–");
         assert_eq!(Number::significant(f64::INFINITY, 2).to_string(), "–");
         assert_eq!(Number::new(-0.01, 1).to_string(), "0.0");

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_headings_begins_with_its_blocks() {
+    fn a_document_without_headings_begins_with_its_blocks() {
         let mut document = Document::default();
         document.section("").pairs([("name", "word ".repeat(20)), ("other", "word".into())]);
         let words = "word ".repeat(18);

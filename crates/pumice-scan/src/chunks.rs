@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn fills_cost_a_header_noise_itself_and_text_what_the_codec_makes() {
+    fn fills_cost_a_header_and_other_chunks_their_encoded_length() {
         let config = Config { codec: LZ4, chunk_bytes: 32 << 10 };
         let zeroes = vec![0; 32 << 10];
         assert_eq!(taken(config, &zeroes), (0, 1), "28 bytes for a MiB");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_saves_little_is_stored_as_it_is() {
+    fn chunks_that_save_little_are_stored_as_they_are() {
         // One eightieth of the data repeats, which is less than one thirty-second.
         let mut chunk = vec![0; 4096];
         random(2).fill_bytes(&mut chunk);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deviation_is_that_of_samples() {
+    fn the_deviation_matches_the_samples() {
         // In every other one of 4096 sizes, half of the bytes are copies; samples contain one size
         // in 16, chosen by hash.
         let size = |number: u64| (1000.0, if number.is_multiple_of(2) { 500.0 } else { 0.0 });

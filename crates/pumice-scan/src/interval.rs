@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_width_is_that_of_the_formula() {
+    fn the_width_follows_the_formula() {
         let sd = (1.0f64 / 12.0).sqrt();
         let (low, high, count) = play(POPULATIONS[3].0, 7, 0.02);
         let formula = sd * (2.0 * 40f64.ln() / count as f64).sqrt();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_takes_away_what_was_known() {
+    fn an_offset_removes_known_blocks() {
         // There are two kinds of draws, 0.2 and 0.8, and the offset is exactly right, so the
         // interval becomes narrow immediately.
         let width = |knows: bool| {

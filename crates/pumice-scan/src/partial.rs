@@ -176,13 +176,13 @@ impl Partial {
             let what = format!("a scan of version {version}; this program reads {VERSION}");
             return Err(Error::Unsupported(what.into()));
         }
-        match partial.what_is_wrong() {
+        match partial.problem() {
             Some(what) => Err(wrong(format!("not the result of a scan: {what}"))),
             None => Ok(partial),
         }
     }
 
-    fn what_is_wrong(&self) -> Option<&'static str> {
+    fn problem(&self) -> Option<&'static str> {
         let count = self.configs.len();
         let fits = |config: &Config| {
             let chunk = config.chunk_bytes;

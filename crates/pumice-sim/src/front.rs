@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_once_sets_the_pace_of_many() {
+    fn a_single_resource_limits_many_parts() {
         // The wire is the bottleneck for writes, the processor for reads.
         let writes = time(SPEC, 40, true);
         assert_eq!(writes, 40 * 45_000 + 30_000 + DRIVE_NS);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_fronts_are_refused() {
         let wrong: [fn(&mut FrontSpec); 6] = [
             |spec| spec.depth = 0,
             |spec| spec.read_bytes_per_s = 0,

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_the_holder_of_what_it_locks() {
+    fn this_process_is_the_holder_of_its_locks() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert!(Holder::of(file.path()).is_none());
         file.as_file().lock().expect("a lock");

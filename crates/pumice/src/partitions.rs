@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_sectors_is_that_of_the_table() {
+    fn the_table_gives_the_size_of_sectors() {
         const DISK: u64 = 128 << 20;
         let protective = (446, &[0, 0, 2, 0, 0xEE, 255, 255, 255, 1, 0, 0, 0, 255, 255, 3, 0][..]);
         let signature = (510, &[0x55, 0xAA][..]);

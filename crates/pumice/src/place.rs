@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_opening_says_what_to_do() {
+    fn an_error_of_opening_names_a_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let drive = directory.path().join("drive.pumice");
         let cannot = |path: &Path, kind: io::ErrorKind| {

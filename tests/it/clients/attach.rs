@@ -431,7 +431,7 @@ fn the_file_below_the_device_is_an_ordinary_one() {
 }
 
 #[test]
-fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
+fn impossible_attachments_are_refused_and_leave_nothing() {
     let Some(attachable) = Attachable::new("64M") else { return };
     let mountpoint = attachable.mountpoint();
     let at = mountpoint.to_str().expect("a plain path");

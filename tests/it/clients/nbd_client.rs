@@ -276,7 +276,7 @@ fn errors_of_a_server_arrive_as_they_are() {
 }
 
 #[test]
-fn a_server_that_is_killed_fails_what_waits_for_it() {
+fn a_killed_server_fails_waiting_requests() {
     let directory = directory();
     let args = ["--filter=delay", "memory", "16M", "rdelay=3600"];
     let Some(server) = nbdkit(&directory, &args) else { return };

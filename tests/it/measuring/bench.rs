@@ -118,7 +118,7 @@ fn a_file_is_measured_and_removed() {
 }
 
 #[test]
-fn a_drive_in_process_writes_less_of_what_compresses() {
+fn a_drive_in_process_writes_less_compressible_data() {
     let place = Place::new();
     let drive = Drive::create("64M", &[]);
     let target = format!("drive:{}", drive.path().display());
@@ -345,7 +345,7 @@ fn a_folder_that_may_not_be_written_is_refused() {
 }
 
 #[test]
-fn mistakes_say_what_to_do() {
+fn mistakes_name_a_remedy() {
     let place = Place::new();
     let unknown = run(&mut place.command(&["data", "--preset", "atot"]), COMMAND_LIMIT);
     assert_eq!(unknown.code, Some(2));
@@ -417,7 +417,7 @@ fn a_number_below_zero_is_called_one() {
 }
 
 #[test]
-fn a_dry_run_does_nothing_and_says_what_it_would() {
+fn a_dry_run_only_prints_the_plan() {
     let place = Place::new();
     let finished = place.bench(&["data", "--dry-run", "--seconds", "60"]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);

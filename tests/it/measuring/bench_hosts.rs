@@ -234,7 +234,7 @@ impl Drop for Network {
 }
 
 #[test]
-fn hosts_with_networks_of_their_own_reach_one_server() {
+fn hosts_with_separate_networks_reach_one_server() {
     if stand_in().is_some() {
         return;
     }

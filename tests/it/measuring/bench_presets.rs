@@ -192,7 +192,7 @@ fn jobs_make_the_requests_that_fio_makes() {
 }
 
 #[test]
-fn what_a_job_asks_for_is_done_or_named() {
+fn options_of_a_job_are_applied_or_named() {
     let place = Place::with("");
     let head = "[job]\nrw=randread\nioengine=libaio\niodepth=8\nsize=1m\nruntime=1\n";
     fs::write(place.path("job.fio"), head).expect("a job");

@@ -251,7 +251,7 @@ fn files_are_kept_unless_told() {
 }
 
 #[test]
-fn what_is_slower_fails_when_asked() {
+fn slower_results_fail_on_request() {
     let (_folder, name) = folder();
     let (base, slower) = (name("base"), name("slower"));
     good(&pumice(&["compare", &base, &slower]));

@@ -84,7 +84,7 @@ fn as_ssd_has_its_tests_scores_and_copies() {
 
 /// Guards against tests of many threads that a drive in this process refuses.
 #[test]
-fn as_ssd_leaves_out_what_a_target_cannot_do() {
+fn as_ssd_omits_unsupported_operations() {
     let place = Place::with("");
     let finished = bench(&place, "as-ssd", &["sim:micro-center-64", "--span", "16M"]);
     good(&finished);
@@ -168,7 +168,7 @@ fn a_folder_is_filled_before_its_range_is_read() {
 /// Guards against a file or drive of the user's that is emptied, removed or changed by a test that
 /// only reads.
 #[test]
-fn what_is_only_read_stays_as_it_is() {
+fn targets_that_are_only_read_are_not_changed() {
     let place = Place::with("");
     let bytes: Vec<u8> = (0..4u32 << 20).map(|at| (at / 977) as u8).collect();
     fs::write(place.path("mine"), &bytes).expect("a file");

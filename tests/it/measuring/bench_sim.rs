@@ -125,7 +125,7 @@ fn drives_that_are_no_log_are_measured_too() {
 }
 
 #[test]
-fn what_cannot_be_simulated_says_why() {
+fn errors_of_a_simulation_give_the_reason() {
     let place = Place::with(PRESET);
     let refused = |args: &[&str]| place.refused(args);
     let mapped = include_str!("../../../crates/pumice-sim/src/profiles/jmicron-jmf602b.toml");

@@ -89,7 +89,7 @@ fn an_interrupted_turn_is_gone_on_with() {
 }
 
 #[test]
-fn what_can_be_told_is_said_beforehand() {
+fn the_smallest_detectable_difference_is_announced() {
     let place = Place::with(PRESET);
     let dry = |args: &[&str]| {
         let finished = place.bench(&[args, &["--dry-run"]].concat());

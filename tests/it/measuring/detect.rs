@@ -194,7 +194,7 @@ fn ext4_on_a_loop_device_shows_none() {
 }
 
 #[test]
-fn a_loop_device_shows_none_and_what_it_holds_is_asked_for() {
+fn a_loop_device_shows_none_and_its_file_is_examined() {
     let Some(device) = LoopDevice::in_memory(DEVICE_BYTES) else { return };
     let Some(mkfs) = tool("mkfs.ext4") else { return };
     let location = Location::Device(device.path().to_owned());
@@ -216,7 +216,7 @@ fn start_of(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn zram_compresses_pages_and_notes_what_fills_them() {
+fn zram_compresses_pages_and_detects_fills() {
     let Some(zram) = Zram::new(64 << 20) else { return };
     let found = found(&Location::Device(zram.path()));
     assert_eq!(found.answer, Answer::Compresses);

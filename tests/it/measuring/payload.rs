@@ -152,7 +152,7 @@ fn corpus(folder: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn like_data_saves_what_real_data_saves() {
+fn like_data_has_the_saving_of_real_data() {
     for folder in ["/usr/bin", "/usr/share"] {
         let Some(real) = corpus(folder) else { continue };
         let (_directory, path) = place();

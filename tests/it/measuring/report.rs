@@ -196,7 +196,7 @@ fn a_printed_page_fits_its_paper() {
 }
 
 #[test]
-fn the_measurement_sees_what_is_wrong() {
+fn the_measurement_detects_faults() {
     let overlap = "<svg role=img width=200 height=50><text x=9 y=20>one</text>\
                    <text x=12 y=20>two</text></svg>";
     let cut = "<svg role=img width=100 height=50><text x=90 y=20>beyond</text></svg>";

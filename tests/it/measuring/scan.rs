@@ -64,7 +64,7 @@ fn image(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_drive_takes_what_the_scan_says() {
+fn a_drive_stores_data_as_the_scan_predicts() {
     let Some(nbdcopy) = tool("nbdcopy") else { return };
     let drive = Drive::create("64M", &[]);
     let image = image(drive.beside("").as_path());
@@ -228,7 +228,7 @@ fn mistakes_are_said() {
 }
 
 #[test]
-fn an_interrupted_full_read_speaks_of_what_it_read() {
+fn an_interrupted_full_read_reports_the_read_part() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = image(folder.path());
     let mut command = Command::new(PUMICE);
@@ -278,7 +278,7 @@ fn the_result_is_documented() {
 }
 
 #[test]
-fn an_interrupt_shows_what_is_known() {
+fn an_interrupt_shows_the_results_so_far() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = image(folder.path());
     let partial = folder.path().join("partial.json");

@@ -9,7 +9,7 @@ use crate::harness::pumice;
 
 /// Guards against a flattering report: its errors follow from its own numbers.
 #[test]
-fn a_drive_is_held_against_what_was_published_of_it() {
+fn a_drive_is_compared_with_published_results() {
     let finished = pumice(&["reproduce", "intel-x25-e-32", "--json"]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let json: Value = serde_json::from_str(&finished.stdout).expect("JSON");

@@ -11,7 +11,7 @@ use crate::harness::{COMMAND_LIMIT, PUMICE, run, tool};
 
 /// Guards against tables that are not updated when the simulation changes.
 #[test]
-fn quick_rows_of_documents_are_what_is_simulated() {
+fn quick_rows_of_documents_match_the_simulation() {
     let Some(python) = tool("python3") else { return };
     let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tables.py"));
     let mut command = Command::new(python);

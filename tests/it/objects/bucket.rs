@@ -326,7 +326,7 @@ fn writes_wait_in_an_outage_and_go_on_afterwards() {
 }
 
 #[test]
-fn a_server_ends_in_an_outage_and_says_what_the_bucket_lacks() {
+fn a_server_ends_in_an_outage_and_reports_the_missing_data() {
     let (Some(_), Some(store)) = (tool("nbdcopy"), Store::start()) else { return };
     let place = format!("s3://{BUCKET}/seven");
     let sizes = ["--size", "64M", "--journal-size", "64M", "--lag-max", "8M", "--lag", "1"];
@@ -452,7 +452,7 @@ fn a_store_that_creates_objects_twice_is_refused() {
 }
 
 #[test]
-fn a_bucket_costs_what_its_prices_say() {
+fn the_cost_of_a_bucket_follows_its_prices() {
     let Some(store) = Store::start() else { return };
     store.create("prices", "first");
     let prices = ["--price-storage=2000", "--price-puts=500", "--price-gets=4000"];
@@ -470,7 +470,7 @@ fn a_bucket_costs_what_its_prices_say() {
 }
 
 #[test]
-fn what_is_missing_is_said_in_a_line() {
+fn missing_buckets_and_objects_are_reported_in_one_line() {
     let Some(store) = Store::start() else { return };
     let create = |place: &str| {
         let args = ["create", place, "--size", "64M", "--journal", "journal"];

@@ -104,7 +104,7 @@ fn qemu_io(server: &Server, commands: &[&str]) -> bool {
 }
 
 #[test]
-fn what_is_told_is_what_hosts_did() {
+fn reported_activity_matches_the_hosts() {
     let drive = Drive::create("64M", &[]);
     let (server, address) = serve(&drive, &["--rated-tbw", "1T"]);
     let before = get(&address, "/metrics");
@@ -257,7 +257,7 @@ fn a_drive_that_refuses_writes_is_not_healthy() {
 }
 
 #[test]
-fn who_may_ask_for_what() {
+fn requests_need_their_permissions() {
     let drive = Drive::create("64M", &[]);
     let file = drive.beside("token");
     fs::write(&file, format!("{TOKEN}\n")).expect("write the token");
@@ -325,7 +325,7 @@ fn an_address_for_all_needs_a_token_or_a_word() {
 
 /// For machines on which other users must not see what drives do.
 #[test]
-fn a_unix_socket_is_for_those_who_may_connect() {
+fn a_unix_socket_is_for_permitted_users() {
     let drive = Drive::create("64M", &[]);
     let socket = drive.beside("web");
     let place = format!("unix:{}", socket.display());
@@ -448,7 +448,7 @@ fn promtool_has_nothing_to_say() {
 }
 
 #[test]
-fn prometheus_reads_what_moves() {
+fn prometheus_reads_the_counters() {
     let (Some(prometheus), Some(fio)) = (tool("prometheus"), tool("fio")) else { return };
     let drive = Drive::create("64M", &[]);
     let (server, address) = serve(&drive, &[]);

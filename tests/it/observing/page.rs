@@ -52,7 +52,7 @@ fn the_page_lives_in_a_browser() {
 }
 
 #[test]
-fn the_page_of_several_drives_opens_on_what_is_wrong() {
+fn the_page_of_several_drives_opens_on_problems() {
     let (Some(_), Some(qemu_io), Some(python)) =
         (tool("chromium"), tool("qemu-io"), tool("python3"))
     else {

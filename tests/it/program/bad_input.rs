@@ -123,7 +123,7 @@ fn a_drive_that_could_not_be_finished_is_removed() {
 }
 
 #[test]
-fn a_path_that_is_missing_is_named_with_what_to_do() {
+fn a_missing_path_is_named_with_a_remedy() {
     let drive = Drive::absent();
     for verb in OPENERS {
         let finished = open(verb, &drive);

@@ -95,7 +95,7 @@ fn everything_in_the_package_is_there_or_is_written() {
 }
 
 #[test]
-fn the_units_find_what_is_installed() {
+fn the_units_find_the_installed_files() {
     let metadata = metadata();
     let assets = assets(&metadata);
     let goes_to = |source: &str| {
@@ -141,7 +141,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// Guards against an installation that needs cargo, which root often lacks, and that leaves files
 /// of root in the tree.
 #[test]
-fn what_was_built_is_installed_and_removed_again() {
+fn the_build_is_installed_and_removed_again() {
     let Some(make) = tool("make") else { return };
     let folder = tempfile::tempdir().unwrap();
     let (built, installed) = (folder.path().join("package"), folder.path().join("installed"));

@@ -170,7 +170,7 @@ fn measurements_are_printed_as_their_schemas_say() {
 }
 
 #[test]
-fn what_a_schema_does_not_describe_is_a_fault() {
+fn output_that_no_schema_describes_is_a_fault() {
     let drive = Drive::create("64M", &[]);
     let info = pumice(&["info", drive.path().to_str().expect("plain"), "--json"]);
     let mut info: Value = serde_json::from_str(&info.stdout).expect("JSON");

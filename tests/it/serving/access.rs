@@ -254,7 +254,7 @@ fn exports_come_and_go_while_a_client_works() {
 }
 
 #[test]
-fn rules_close_an_export_to_those_who_are_there() {
+fn rules_close_an_export_to_connected_clients() {
     if stand_in().is_some() {
         return;
     }

@@ -79,7 +79,7 @@ fn a_file_that_is_wrong_is_refused_in_one_line() {
 }
 
 #[test]
-fn what_a_start_would_refuse_refuses_a_restart() {
+fn errors_of_a_start_refuse_a_restart() {
     let Some(nbdinfo) = tool("nbdinfo") else { return };
     if stand_in().is_some() {
         return;
@@ -119,7 +119,7 @@ fn what_a_start_would_refuse_refuses_a_restart() {
 }
 
 #[test]
-fn a_check_says_what_would_be_served() {
+fn a_check_lists_the_exports() {
     if stand_in().is_some() {
         return;
     }

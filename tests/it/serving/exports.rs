@@ -21,7 +21,7 @@ fn json(command: &mut Command) -> Value {
 }
 
 #[test]
-fn backup_tools_see_holes_zeroes_and_what_is_stored() {
+fn backup_tools_see_holes_zeroes_and_data() {
     let (Some(nbdinfo), Some(qemu_io)) = (tool("nbdinfo"), tool("qemu-io")) else { return };
     let Some(qemu_img) = tool("qemu-img") else { return };
     if stand_in().is_some() {

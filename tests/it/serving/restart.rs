@@ -34,7 +34,7 @@ fn restart_until_the_end(server: &Server, mut client: Talker) -> u32 {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote_through_restarts() {
+fn fio_verifies_its_writes_through_restarts() {
     if stand_in().is_some() {
         return;
     }

@@ -190,7 +190,7 @@ fn the_control_socket_goes_with_its_server_and_a_dead_ones_is_replaced() {
 /// Guards against a server started by a service, or by sudo, that commands of a login shell do not
 /// find.
 #[test]
-fn a_server_is_found_whatever_the_environment() {
+fn a_server_is_found_in_any_environment() {
     if stand_in().is_some() {
         return;
     }

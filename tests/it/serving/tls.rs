@@ -320,7 +320,7 @@ impl Authority {
 /// Guards against the other half of CVE-2021-3716: agreements made in the clear, by any party,
 /// still count after STARTTLS.
 #[test]
-fn what_was_agreed_on_in_the_clear_is_forgotten() {
+fn options_negotiated_in_the_clear_are_forgotten() {
     if stand_in().is_some() {
         return;
     }

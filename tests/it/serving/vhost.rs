@@ -179,7 +179,7 @@ fn a_guest_is_told_of_a_new_size() {
 }
 
 #[test]
-fn a_device_is_what_the_options_say() {
+fn a_device_follows_the_options() {
     if stand_in().is_some() {
         return;
     }

@@ -48,7 +48,7 @@ fn listed(drive: &Drive) -> Value {
 
 #[cfg(all(feature = "http", feature = "top"))]
 #[test]
-fn what_each_snapshot_retains_is_shown_everywhere() {
+fn the_retained_bytes_of_each_snapshot_are_shown_everywhere() {
     let Some(qemu_io) = tool("qemu-io") else { return };
     let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let server = drive.serve_with_control(&["--http", "127.0.0.1:0"]);
@@ -187,7 +187,7 @@ fn name_of(drive: &Drive, snapshot: &str) -> String {
 
 /// A backup of the first disk, updated by the output of `diff`, equals the second disk.
 #[test]
-fn what_diff_lists_makes_one_disk_of_the_other() {
+fn the_ranges_of_diff_turn_one_disk_into_the_other() {
     let (Some(nbdcopy), None) = (tool("nbdcopy"), stand_in()) else { return };
     let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let first = disk(&drive, "first", 5);
@@ -305,7 +305,7 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
 }
 
 #[test]
-fn a_bookmark_tells_what_changed_and_has_no_data() {
+fn a_bookmark_lists_changes_and_has_no_data() {
     let (Some(nbdcopy), Some(qemu_io)) = (tool("nbdcopy"), tool("qemu-io")) else { return };
     if stand_in().is_some() {
         return;

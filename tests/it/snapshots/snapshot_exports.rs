@@ -416,7 +416,7 @@ fn disks_are_compared_with_a_bookmark_that_cannot_be_read() {
 
 /// A snapshot being read does not stop rotation from deleting others.
 #[test]
-fn rotation_keeps_what_is_read_and_deletes_the_others() {
+fn rotation_keeps_snapshots_in_use_and_deletes_the_others() {
     if stand_in().is_some() {
         return;
     }

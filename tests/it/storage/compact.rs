@@ -49,7 +49,7 @@ fn compact(drive: &Drive, args: &[&str]) -> Finished {
 }
 
 #[test]
-fn the_file_gives_back_what_was_overwritten_and_trimmed() {
+fn the_file_returns_overwritten_and_trimmed_space() {
     if stand_in().is_some() || tool("qemu-io").is_none() {
         return;
     }

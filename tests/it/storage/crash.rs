@@ -17,12 +17,12 @@ use crate::harness::{Drive, Talker, fixture, python_with_libnbd, run_ok};
 const CRASHES: u64 = 5;
 
 #[test]
-fn kill_9_keeps_what_was_promised() {
+fn kill_9_breaks_no_promise() {
     crash_and_check("lz4", 11);
 }
 
 #[test]
-fn kill_9_keeps_what_was_promised_without_compression() {
+fn kill_9_breaks_no_promise_without_compression() {
     crash_and_check("none", 12);
 }
 

@@ -220,7 +220,7 @@ fn a_member_that_was_away_is_not_used_again() {
 }
 
 #[test]
-fn what_cannot_be_a_mirror_is_refused() {
+fn impossible_mirrors_are_refused() {
     let Some(pair) = Pair::create() else { return };
     let (one, other, new) = (pair.one(), pair.other(), text(&pair.drive.beside("new")));
     let create = |args: &[&str]| pair.drive.pumice(&[&["create"], args].concat());

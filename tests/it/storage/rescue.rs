@@ -109,7 +109,7 @@ fn an_interrupted_extraction_says_so() {
 
 /// An image or a transfer has its final name only when it is whole, however its creation ends.
 #[test]
-fn what_is_not_whole_has_another_name() {
+fn incomplete_files_have_another_name() {
     let Some((drive, disk)) = written(&[]) else { return };
     let snapshot = drive.named("a");
     drive.ok(&["snapshot", "create", &snapshot]);
@@ -285,7 +285,7 @@ fn a_drive_without_superblocks_is_not_overwritten() {
 
 /// A terabyte of zeroes takes minutes to search for segments.
 #[test]
-fn an_interrupted_search_for_what_a_drive_was_says_so() {
+fn an_interrupted_search_for_a_drive_is_reported() {
     let drive = Drive::absent();
     let file = fs::File::create(drive.path()).unwrap();
     file.set_len(1 << 40).unwrap();

@@ -129,7 +129,7 @@ fn an_interrupted_scrub_stops_in_the_server_too() {
 }
 
 #[test]
-fn what_cannot_be_scrubbed_is_refused() {
+fn impossible_scrubs_are_refused() {
     let absent = Drive::absent();
     let finished = scrub(&absent, &[]);
     assert_eq!(finished.code, Some(2), "{finished:?}");

@@ -78,7 +78,7 @@ fn settings_change_on_a_served_and_on_a_closed_drive() {
 }
 
 #[test]
-fn what_is_no_setting_is_refused() {
+fn invalid_settings_are_refused() {
     if stand_in().is_some() {
         return;
     }
@@ -104,7 +104,7 @@ fn what_is_no_setting_is_refused() {
 }
 
 #[test]
-fn what_is_no_drive_is_refused_with_what_to_do() {
+fn files_that_are_no_drive_are_refused_with_a_remedy() {
     let drive = Drive::absent();
     fs::write(drive.path(), "a text\n".repeat(1000)).unwrap();
     let refused = set(&drive, &["codec=lz4"]);

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_paired_whatever_their_order() {
+    fn rounds_are_paired_in_any_order() {
         let falling = [400.0, 320.0, 250.0, 210.0, 160.0, 100.0];
         let [base, mut other] = in_turns([results(&falling), results(&falling.map(|v| v * 0.9))]);
         other.runs.reverse();
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_runs_are_said_with_what_would_do() {
+    fn too_few_runs_are_reported_with_the_number_needed() {
         let [base, other] = in_turns([results(&BASE[..3]), results(&BASE[3..6])]);
         let comparison = compared(&base, &[other]);
         assert_eq!(comparison.runs_wanted(), Some(4));
@@ -542,7 +542,7 @@ mod tests {
 
     /// Guards against an alarm that contradicts the verdict.
     #[test]
-    fn only_what_is_called_slower_fails() {
+    fn only_tests_called_slower_fail() {
         let [base, slower] = in_turns([results(&BASE), results(&BASE.map(|value| value * 0.8))]);
         let comparison = compared(&base, &[slower]);
         assert_eq!(comparison.slower_than(19.0).len(), 4);
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_otherwise_is_named() {
+    fn different_methods_are_named() {
         let base = results(&BASE);
         let refused = |change: &dyn Fn(&mut Results)| {
             let mut other = base.clone();
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_measured_is_said_so() {
+    fn tests_of_only_one_side_are_reported() {
         let base = results(&BASE);
         let mut other = base.clone();
         other.runs.retain(|run| run.level == 0);

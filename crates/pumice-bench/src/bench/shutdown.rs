@@ -46,7 +46,7 @@ mod tests {
     use pumice_drive::base::Clock;
 
     #[test]
-    fn what_never_ends_is_given_up_after_a_stop_only() {
+    fn endless_work_is_abandoned_only_after_a_stop() {
         let runtime = Runtime::simulated();
         let stop = AtomicBool::new(false);
         let hour_ns = 3_600_000_000_000;
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_soon_after_a_stop_is_waited_for() {
+    fn work_that_ends_soon_after_a_stop_is_awaited() {
         let runtime = Runtime::simulated();
         let stop = AtomicBool::new(true);
         let told = std::cell::Cell::new(0);

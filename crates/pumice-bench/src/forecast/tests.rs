@@ -120,7 +120,7 @@ fn a_drive_is_steady_only_when_it_collects() {
 }
 
 #[test]
-fn writes_in_order_cost_what_is_stored() {
+fn sequential_writes_cost_their_stored_bytes() {
     let test = simple("rewrite", &saved(50.0));
     let of = amplification(&test.drive);
     assert!((of.all * 0.9 - 0.5).abs() < 0.01, "{of:?}");
@@ -157,7 +157,7 @@ fn the_same_seed_gives_the_same_and_states_differ() {
 }
 
 #[test]
-fn reads_take_what_a_page_takes() {
+fn reads_take_the_time_of_a_page() {
     let asked = Asked {
         changes: Changes { depth: Some(1), seconds: Some(0.5), ..Changes::default() },
         ..Asked::default()
@@ -176,7 +176,7 @@ fn reads_take_what_a_page_takes() {
 }
 
 #[test]
-fn years_are_at_what_is_written_a_day() {
+fn years_follow_from_the_bytes_written_per_day() {
     let options = ForecastOptions { bytes_per_day: Some(1e9), ..ForecastOptions::default() };
     let made = made("rewrite", &saved(0.0), &Asked::default(), &options).unwrap();
     let endurance = made.tests[0].drive.endurance.unwrap();
@@ -320,7 +320,7 @@ fn a_trace_keeps_its_times() {
 }
 
 #[test]
-fn what_goes_beyond_the_drive_is_refused_or_folded() {
+fn requests_beyond_the_drive_are_refused_or_folded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     let line = |offset: u64| format!("128166372003061629,hm,1,Write,{offset},8192,5\n");
@@ -383,7 +383,7 @@ fn presets_and_jobs_become_cases() {
 }
 
 #[test]
-fn what_does_not_compress_is_simulated_once() {
+fn drives_without_compression_are_simulated_once() {
     #[derive(Default)]
     struct Heard(Mutex<Vec<String>>);
     impl Watch for Heard {
@@ -482,7 +482,7 @@ fn a_scaled_drive_stands_for_the_whole_one_and_says_so() {
 }
 
 #[test]
-fn what_has_places_of_its_own_is_not_scaled() {
+fn workloads_with_fixed_places_are_not_scaled() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.fio");
     let of = |text: &str| {

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_has_in_common_cancels_out_in_turns_only() {
+    fn common_effects_of_a_session_cancel_out_in_turns_only() {
         // The disk slows down from round to round, by more than the difference between the targets.
         let base = [400.0, 320.0, 250.0, 210.0, 160.0, 100.0];
         let other = base.map(|value| value * 0.9);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_compared() {
+    fn unmeasured_tests_are_not_compared() {
         let gap = Pair { base: vec![Some(5.0), None], other: vec![None, Some(9.0)] };
         let cells = [gap, Pair::of(&[5.0], &[]), Pair::of(&[5.0], &[0.0]), Pair::default()];
         for design in [Design::Turns, Design::Visits(0.1)] {

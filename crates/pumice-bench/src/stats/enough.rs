@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_whatever_the_goal() {
+    fn bounds_hold_for_any_goal() {
         let goal = |runs_min, runs_max| Goal { half_width: 0.02, runs_min, runs_max };
         assert_eq!(enough(&[7.0; 4], goal(0, 30)), Progress::Continue);
         assert_eq!(enough(&[7.0; 5], goal(0, 30)), Progress::Enough);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_mean_is_never_enough() {
+    fn runs_without_a_mean_are_never_enough() {
         let goal = Goal { runs_max: 10, ..Goal::default() };
         for wrong in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
             assert_eq!(enough(&[wrong; 9], goal), Progress::Continue, "{wrong}");

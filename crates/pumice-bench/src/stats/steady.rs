@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_not_steady() {
+    fn invalid_rates_are_not_steady() {
         let nothing = Rounds { steady_from: None, last: None };
         for length in 0..WINDOW_ROUNDS {
             assert_eq!(steady(&vec![7.0; length]), nothing);

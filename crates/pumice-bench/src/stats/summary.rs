@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_few_runs_cannot_say_is_left_out() {
+    fn figures_that_need_more_runs_are_omitted() {
         let one = Summary::of(&[4.0]).expect("a measurement");
         assert_eq!((one.mean, one.median, one.quartile_lower), (4.0, 4.0, 4.0));
         assert_eq!((one.deviation, one.variation, one.mean_interval), (None, None, None));

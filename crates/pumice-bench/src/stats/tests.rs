@@ -186,7 +186,7 @@ fn a_difference_that_is_there_is_found() {
 }
 
 #[test]
-fn what_can_be_found_is_said_beforehand() {
+fn the_smallest_detectable_difference_is_predicted() {
     let (turns, visits) = (Design::Turns, Design::Visits(VISIT_SPREAD));
     for (design, visit, cells, runs) in
         [(turns, 0.0, 12, 8), (turns, 0.0, 1, 6), (turns, 0.0, 30, 10), (visits, 0.03, 12, 8)]
@@ -203,7 +203,7 @@ fn what_can_be_found_is_said_beforehand() {
 }
 
 #[test]
-fn what_is_no_sample_has_an_answer_everywhere() {
+fn invalid_samples_have_an_answer_everywhere() {
     let good = [1.0, 2.0, 3.0, 4.0, 5.0];
     let mut bad: Vec<Vec<f64>> = vec![vec![]];
     for wrong in [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN] {

@@ -102,7 +102,7 @@ mod tests {
     use crate::workload::Operation;
 
     #[test]
-    fn what_cannot_be_mixed_is_refused() {
+    fn impossible_mixes_are_refused() {
         let access = Access {
             bytes: 4096,
             share_percent: 100,

@@ -359,7 +359,7 @@ mod tests {
 
     /// Guards against filling a drive merely because a test reads all of it.
     #[test]
-    fn what_is_read_as_it_is_is_not_filled() {
+    fn targets_read_as_they_are_are_not_filled() {
         let whole = Changes { whole_bytes: Some(1 << 40), quick: true, ..Changes::default() };
         let plan = plan("as-ssd", &whole);
         assert_eq!((plan.end_bytes(), plan.copied_bytes()), (1 << 40, 256 << 20));

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_change_what_they_name() {
+    fn changes_affect_the_named_fields() {
         let standard = plan(&Changes::default());
         let changes = Changes {
             runs: Some(4),
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn names_follow_what_is_changed() {
+    fn names_follow_the_changes() {
         let preset = Preset::load("crystaldiskmark").expect("a preset");
         let names = |changes: &Changes| -> Vec<String> {
             let plan = preset.plan(changes).expect("a plan");
@@ -655,7 +655,7 @@ mod tests {
 
     /// Guards against rounded sizes in names: two tests with the same name are not a valid plan.
     #[test]
-    fn records_that_nearly_agree_have_names_of_their_own() {
+    fn similar_records_have_different_names() {
         let records = vec![10241 << 10, 10242 << 10];
         let operations = vec![Operation::Write];
         let near = plan(&Changes { records, operations, ..Changes::default() });

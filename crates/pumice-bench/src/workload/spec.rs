@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_carried_out_is_refused() {
+    fn impossible_workloads_are_refused() {
         let good = Workload {
             operation: Operation::RandomRead,
             record_bytes: 4096,

@@ -92,7 +92,7 @@ mod tests {
     use crate::runtime::Runtime;
 
     #[test]
-    fn what_is_in_use_is_tried_for_a_second() {
+    fn resources_in_use_are_retried_for_a_second() {
         let busy = || Err::<(), _>(Error::new(ErrorKind::Busy, "in use"));
         let runtime = Runtime::simulated();
         let mut left = 3;

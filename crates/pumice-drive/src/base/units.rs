@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_sizes_say_what_to_do() {
+    fn errors_of_sizes_name_a_remedy() {
         for text in ["", "G", "64Q", "64Gx", "-1", "1.2.3", "12 parsecs", "99999999999999E"] {
             assert!(parse_size(text).is_err(), "{text}");
         }

@@ -132,7 +132,7 @@ mod tests {
 
     /// Source: RFC 8452, appendix C.2.
     #[test]
-    fn gcm_siv_is_that_of_the_rfc() {
+    fn gcm_siv_matches_the_rfc() {
         let mut key = [0; 32];
         key[0] = 1;
         let mut nonce = [0; 12];

@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_impossible_is_refused() {
+    fn truncated_or_impossible_checkpoints_are_refused() {
         let good = sample().encode();
         for len in 0..good.len() {
             assert!(Root::decode(&good[..len]).is_err(), "{len}");

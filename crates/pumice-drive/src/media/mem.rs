@@ -494,7 +494,7 @@ mod tests {
 
     /// Compares appends of all lengths, retained and copied, overlapping, with an array.
     #[test]
-    fn what_was_appended_last_is_read() {
+    fn the_last_append_is_read() {
         let (medium, mut random) = (medium(), random(1));
         let mut plain = vec![0; 64 << 10];
         for number in 0..2000u32 {

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_are_polled_in_vain_become_few_and_a_hit_ends_that() {
+    fn unsuccessful_polls_become_rare_until_a_hit() {
         let mut poll = BusyPoll::default();
         assert_eq!(polled(&mut poll, 9, true), [0; 0], "without a limit none is polled");
         poll.set_limit(50_000);

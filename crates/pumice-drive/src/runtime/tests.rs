@@ -247,7 +247,7 @@ fn more_operations_than_the_ring_has_entries() {
 }
 
 #[test]
-fn a_dropped_receive_takes_nothing_and_frees_what_it_held() {
+fn a_dropped_receive_takes_nothing_and_frees_its_buffers() {
     for runtime in real_runtimes() {
         let (client, server) = pair();
         runtime.block_on(async {
@@ -337,7 +337,7 @@ fn a_runtime_can_be_dropped_with_operations_under_way() {
 }
 
 #[test]
-fn dropping_a_ring_ends_what_was_queued_and_what_was_leaked() {
+fn dropping_a_ring_ends_queued_and_leaked_operations() {
     let Ok(runtime) = Runtime::new(Backend::Uring) else { return };
     let file = tempfile::tempfile().unwrap();
     let descriptor = Arc::new(OwnedFd::from(file.try_clone().unwrap()));
@@ -473,7 +473,7 @@ fn no_wait_is_polled_while_a_file_is_changed() {
 }
 
 #[test]
-fn a_timeout_ends_what_would_never_end() {
+fn a_timeout_ends_endless_work() {
     for runtime in real_runtimes() {
         let (_client, server) = pair();
         runtime.block_on(async {

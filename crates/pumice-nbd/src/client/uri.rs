@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_uris_are_refused() {
         let long = format!("nbd://h/{}", "x".repeat(4097));
         for text in [
             "",

@@ -292,7 +292,7 @@ fn answers_that_nobody_takes_are_not_worked_out() {
 }
 
 #[test]
-fn block_status_tells_what_was_selected() {
+fn block_status_reports_the_selected_contexts() {
     serve(disk_with_data(&[1, 2, 4]), Options::default(), |door| {
         let mut client = structured(&door);
         client.request(command::BLOCK_STATUS, 0, 1, 0, 6 * 4096);
@@ -378,7 +378,7 @@ fn extended_headers_take_long_ranges() {
 }
 
 #[test]
-fn flags_follow_what_was_agreed_on() {
+fn flags_follow_the_negotiation() {
     serve(MemoryDisk::default(), Options::default(), |door| {
         let df = 1 << 7;
         let mut simple = door.connect();
@@ -464,7 +464,7 @@ fn names_choose_among_several_exports() {
 }
 
 #[test]
-fn those_who_say_nothing_make_room() {
+fn silent_clients_make_room() {
     let options = Options { connections_max: 8, ..Options::default() };
     serve(MemoryDisk::default(), options, |door| {
         let mut witness = door.enter();

@@ -63,7 +63,7 @@ fn selected() -> Vec<(u32, String)> {
 }
 
 #[test]
-fn clients_learn_what_has_changed_since_a_state() {
+fn clients_learn_the_changes_since_a_state() {
     serve_states(&["new", "gone"], Policy::default(), |door| {
         let mut client = haggling(&door);
         // Contexts are listed in the order of their kinds, not in the order of the queries.

@@ -98,7 +98,7 @@ fn requests_under_way_end_and_half_a_request_goes_on() {
 }
 
 #[test]
-fn what_waits_to_be_read_is_answered_by_the_next_server() {
+fn unread_requests_are_answered_by_the_next_server() {
     let handed = hand_over(MemoryDisk::default(), 5_000_000_000, |mut door| {
         let mut client = door.enter();
         client.expect_alive();
@@ -140,7 +140,7 @@ fn a_client_in_its_handshake_may_end_it_first() {
 }
 
 #[test]
-fn who_says_nothing_or_half_a_payload_is_cut_off() {
+fn silent_clients_and_half_payloads_are_disconnected() {
     let handed = hand_over(MemoryDisk::default(), 50_000_000, |mut door| {
         let mut silent = door.connect();
         let mut half = door.enter();
@@ -191,7 +191,7 @@ fn a_slow_disk_is_waited_for() {
 }
 
 #[test]
-fn who_does_not_take_replies_is_cut_off() {
+fn clients_that_do_not_read_replies_are_disconnected() {
     let handed = hand_over(MemoryDisk::default(), 50_000_000, |mut door| {
         let mut deaf = door.enter();
         let mut other = door.enter();

@@ -50,7 +50,7 @@ fn a_read_only_disk_says_so() {
 }
 
 #[test]
-fn info_tells_what_was_asked_and_haggling_goes_on() {
+fn info_returns_the_requested_facts_and_negotiation_continues() {
     run(|door| {
         let mut client = door.connect();
         client.greet(3);
@@ -110,7 +110,7 @@ fn list_names_the_export() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused_and_skipped() {
+fn options_not_offered_are_refused_and_skipped() {
     run(|door| {
         let mut client = door.connect();
         client.greet(3);

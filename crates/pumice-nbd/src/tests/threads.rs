@@ -241,7 +241,7 @@ fn handshakes_hold_up_no_disk() {
 
 /// Guards against requests that are executed although their client left before it was admitted.
 #[test]
-fn who_leaves_during_the_handshake_has_asked_for_nothing() {
+fn a_client_that_leaves_during_the_handshake_has_requested_nothing() {
     let World { runtime, server, threads } = World::new(|_| true, Options::default());
     visit(
         |mut door| {

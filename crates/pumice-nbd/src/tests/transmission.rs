@@ -240,7 +240,7 @@ fn a_later_request_can_overtake() {
 }
 
 #[test]
-fn a_disconnect_waits_for_what_is_under_way() {
+fn a_disconnect_waits_for_requests_in_progress() {
     let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
     serve(disk, Options::default(), |mut door| {
         let mut client = door.enter();

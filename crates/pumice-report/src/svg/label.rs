@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut() {
+    fn labels_that_do_not_fit_are_cut() {
         let lines = wrapped("one two three four", 10.0, 45.0, 2);
         assert_eq!(lines, ["one two", "three…"]);
         for text in ["abcdefghijklmnopqrstuvwxyz", "漢字漢字漢字漢字", "WWWW WWWW WWWW"] {

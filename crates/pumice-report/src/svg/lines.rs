@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_drawn_is_a_gap() {
+    fn values_that_cannot_be_drawn_are_gaps() {
         let places = |scale| PixelAxis::new(scale, &[1.0, 10.0], 5, Ends::Data).between(0.0, 10.0);
         let points = [(1.0, 1.0), (2.0, 10.0), (3.0, 0.0), (f64::NAN, 3.0), (4.0, 1.0)];
         let points = points.map(|(x, y)| Point::new(x, y));

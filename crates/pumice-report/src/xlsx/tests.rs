@@ -96,7 +96,7 @@ fn charts_read_their_numbers_and_deviations() {
 }
 
 #[test]
-fn sheets_have_legal_names_of_their_own() {
+fn sheets_have_legal_and_different_names() {
     let mut names = BTreeSet::new();
     for (heading, name) in [
         ("Latency", "Latency"),

@@ -231,7 +231,7 @@ fn copies_of_files_are_found_and_likes_are_not() {
 }
 
 #[test]
-fn what_is_no_data_is_passed_by_and_counted() {
+fn files_without_data_are_skipped_and_counted() {
     let tree = tempfile::tempdir().unwrap();
     let at = |name: &str| tree.path().join(name);
     write(&at("a/one.bin"), 10, 0.0, 1);
@@ -280,7 +280,7 @@ fn other_file_systems_are_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_scanned_says_why() {
+fn errors_of_a_scan_give_the_reason() {
     let tree = tempfile::tempdir().unwrap();
     let error = |paths: &[&Path]| chain(&run(paths, &options()).unwrap_err());
     let missing = tree.path().join("missing");
@@ -356,7 +356,7 @@ fn an_interrupted_scan_keeps_whole_rounds() {
         assert!(text.contains("Interrupted"), "{text}");
         assert_eq!(outcome.is_known(), reading != Reading::All);
         if reading == Reading::All {
-            assert_it_speaks_of_what_was_read(&outcome, &text);
+            assert_it_reports_the_read_part(&outcome, &text);
         }
     }
     let stopped = AtomicBool::new(true);
@@ -364,7 +364,7 @@ fn an_interrupted_scan_keeps_whole_rounds() {
 }
 
 /// Regression: an interrupted full read reported "exact" intervals and a verdict on all data.
-fn assert_it_speaks_of_what_was_read(outcome: &Outcome, text: &str) {
+fn assert_it_reports_the_read_part(outcome: &Outcome, text: &str) {
     let percent = outcome.covered_percent;
     assert!((5.0..99.0).contains(&percent), "{percent}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -381,7 +381,7 @@ fn assert_it_speaks_of_what_was_read(outcome: &Outcome, text: &str) {
 }
 
 #[test]
-fn a_profile_makes_data_like_what_was_scanned() {
+fn a_profile_makes_data_like_the_scanned_data() {
     // Half of the data is in small files, and the smallest ones compress best.
     let tree = tempfile::tempdir().unwrap();
     write(&tree.path().join("large"), 800, 0.0, 1);

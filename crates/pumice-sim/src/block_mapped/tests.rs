@@ -301,7 +301,7 @@ fn a_stream_is_read_at_the_speed_of_the_channels() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_drives_are_refused() {
     let wrong: [fn(&mut BlockMappedSpec); 6] = [
         |spec| spec.bad_percent = 51.0,
         |spec| spec.out_bytes_per_s = 0,

@@ -132,7 +132,7 @@ mod tests {
     const SIZE: u64 = 100_000_000_000;
 
     #[test]
-    fn seeks_take_what_was_said_of_them() {
+    fn seeks_take_the_specified_time() {
         let seek = Seek::new(800e3, 8_900e3, 20_000e3);
         assert!((seek.ns(0.0) - 800e3).abs() < 1.0);
         assert!((seek.ns(1.0) - 20_000e3).abs() < 1.0);

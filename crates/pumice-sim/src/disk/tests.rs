@@ -176,7 +176,7 @@ fn a_stream_has_the_rate_of_its_zone() {
 }
 
 #[test]
-fn what_is_read_ahead_is_there_when_it_has_passed() {
+fn data_read_ahead_is_available_after_the_head_passed_it() {
     let bench = Bench::new(SIZE, SPEC);
     let mut record = vec![0; 124 << 10];
     assert_eq!(bench.read(0, &mut record[..4096]), 4096 * 10);
@@ -220,7 +220,7 @@ fn a_random_read_is_a_seek_half_a_turn_and_its_bytes() {
 }
 
 #[test]
-fn an_order_of_its_own_is_faster() {
+fn a_drive_that_reorders_is_faster() {
     for is_write in [false, true] {
         let time = |spec| Bench::new(SIZE, spec).at_random(32, 50, is_write);
         let plain_ns = time(DiskSpec { ncq: false, ..SPEC });
@@ -259,7 +259,7 @@ fn the_cache_takes_writes_until_it_is_full_and_reads_see_them() {
 
 /// Guards against a flush that never ends because other tasks keep writing.
 #[test]
-fn a_flush_waits_for_what_came_before_and_nothing_else() {
+fn a_flush_waits_for_earlier_writes_only() {
     let bench = Bench::new(SIZE, SPEC);
     for number in 0..16 {
         bench.write(number * (200 << 30), &[1; 4096]);
@@ -284,7 +284,7 @@ fn a_flush_waits_for_what_came_before_and_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_disks_are_refused() {
     let wrong: [fn(&mut DiskSpec); 5] = [
         |spec| spec.rpm = 0,
         |spec| spec.inner_bytes_per_s = 0,

@@ -145,7 +145,7 @@ fn blocks_of_one_byte_take_the_floor_and_come_back() {
 }
 
 #[test]
-fn what_comes_next_is_read_ahead_and_forgotten_when_it_changes() {
+fn the_next_blocks_are_read_ahead_and_dropped_when_they_change() {
     const LEN: usize = 64 << 10;
     let mut spec = spec(Codec::Lz4);
     log(&mut spec).timing.bus_bytes_per_s = 400_000_000;

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_32_bits_is_refused() {
+    fn layouts_beyond_32_bits_are_refused() {
         assert!(Layout::new(&SHAPE, None, 44_739_242, &frames(1.0)).is_ok());
         let refused = Layout::new(&SHAPE, None, 44_739_243, &frames(1.0)).unwrap_err();
         assert!(refused.to_string().contains("32 bits"), "{refused}");

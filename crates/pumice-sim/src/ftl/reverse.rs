@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn entries_are_found_as_they_were_set() {
         let mut random = random(1);
         assert_comes_back(&[], 10);
         assert_comes_back(&[0], 1);

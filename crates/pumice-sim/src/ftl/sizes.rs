@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fraction_is_refused() {
+    fn invalid_fractions_are_refused() {
         for bad in [0.0, -0.5, 1.01, f64::NAN] {
             let refused = FrameSizes::new(&StoredSizes::Constant(bad), 0.0, 0).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidInput);

@@ -139,7 +139,7 @@ fn long_requests_are_commands_at_once_that_end_together() {
 }
 
 #[test]
-fn the_store_bounds_what_the_flash_is_given() {
+fn the_store_bounds_the_writes_to_the_flash() {
     let bandwidth = |store_bytes_per_s| {
         let mut of = spec();
         of.store.log.store_bytes_per_s = store_bytes_per_s;
@@ -155,7 +155,7 @@ fn the_store_bounds_what_the_flash_is_given() {
 }
 
 #[test]
-fn what_goes_beyond_the_drive_is_refused_and_a_stop_is_heard() {
+fn requests_beyond_the_drive_are_refused_and_a_stop_is_heard() {
     let mut drive = LogDrive::new(spec()).unwrap();
     let mut list = List::default();
     list.requests.push_back(request(Verb::Read, 1999 * BLOCK, BLOCK + 1));
@@ -254,7 +254,7 @@ fn a_scaled_drive_is_over_provisioned_alike() {
 }
 
 #[test]
-fn over_provisioning_is_what_was_asked_for() {
+fn over_provisioning_is_the_requested_one() {
     let profile = Profile::find("micro-center-64").unwrap();
     let sold = LogSpec::of(&profile, StoredSizes::Constant(1.0)).unwrap();
     let raw = sold.raw_bytes().unwrap();

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_blocks_are_as_many_as_said_and_differ_with_the_seed() {
+    fn bad_blocks_have_the_specified_number_and_differ_with_the_seed() {
         let bad = |seed| {
             let mut free = FreeBlocks::new(&SHAPE, 5.0, seed);
             let count = free.dies[0].len();

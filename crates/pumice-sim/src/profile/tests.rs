@@ -474,7 +474,7 @@ fn shared_parts_are_included() {
 
 /// Guards against predictions that were fitted to the results that they predict.
 #[test]
-fn what_was_fitted_to_a_drive_can_be_left_out() {
+fn fitted_values_can_be_omitted() {
     let with = Profile::find("corsair-force-100").unwrap();
     let without = Profile::find_without("corsair-force-100", "corsair-force-100").unwrap();
     let rates = [&with, &without].map(|it| it.link.write_bytes_per_s.is);

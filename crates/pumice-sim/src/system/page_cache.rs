@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_nothing() {
+    fn dropped_pages_leave_nothing() {
         let mut cache = PageCache::new(100);
         cache.write(1, 0, &page(1));
         cache.write(2, 0, &page(2));

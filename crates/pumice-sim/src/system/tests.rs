@@ -38,7 +38,7 @@ async fn write_records(system: &Rc<System>, count: u64) {
 }
 
 #[test]
-fn every_byte_comes_back_whatever_is_in_between() {
+fn every_byte_is_read_back_through_all_layers() {
     const BYTES: usize = 1 << 20;
     for conditions in ["?offset_bytes=32256", "?cache_bytes=64MiB&offset_bytes=512"] {
         let system = system(conditions);

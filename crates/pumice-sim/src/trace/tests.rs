@@ -113,7 +113,7 @@ fn events_of_blkparse_count_once() {
 }
 
 #[test]
-fn what_else_blkparse_prints_is_no_event() {
+fn other_lines_of_blkparse_are_no_events() {
     let queued = "  8,0    3       11     0.009507758   697  Q   W 223490 + 8 [kjournald]\n";
     let message = "  8,0    3        0     0.009507759   697  m   N cfq697 a message (8)\n";
     for head in ["my program (697)", "CPU0 (sda):", "CPU0 (8,0):", "Total (sda):"] {
@@ -178,7 +178,7 @@ fn a_bad_line_is_named_or_counted() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_and_a_long_line_passed_over() {
+fn invalid_traces_are_refused_and_long_lines_skipped() {
     for text in ["", "hello\n", "fio version 9 iolog\n", "1,2,3\n"] {
         let error = read_with(text.as_bytes(), Options::default()).expect_err(text);
         assert!(error.to_string().contains("msr, mqsim, blkparse, iolog"), "{error}");

@@ -68,7 +68,7 @@ fn assert_refused(found: &[u8], what: &str) {
 }
 
 #[test]
-fn what_is_no_prefix_is_refused() {
+fn contents_that_are_no_prefix_are_refused() {
     assert_refused(&disk([1, 1, 2, 2, 4, 2, 0, 0]), "a resurrected trim");
     assert_refused(&disk([0, 0, 2, 2, 2, 2, 0, 0]), "the second change without the first");
     assert_refused(&disk([1, 1, 1, 1, 2, 2, 0, 0]), "half of a write");
@@ -106,7 +106,7 @@ fn read(found: [u8; 2]) -> Result<(), Mismatch> {
 }
 
 #[test]
-fn a_read_gives_what_a_block_held_meanwhile() {
+fn a_read_returns_a_content_that_the_block_had_meanwhile() {
     assert_eq!(read([1, 1]), Ok(()));
     assert_eq!(read([2, 1]), Ok(()));
     for wrong in [[0, 1], [1, 2], [2, 0], [3, 1]] {
@@ -115,7 +115,7 @@ fn a_read_gives_what_a_block_held_meanwhile() {
 }
 
 #[test]
-fn a_read_that_began_after_a_change_does_not_give_what_was_before() {
+fn a_read_that_began_after_a_change_returns_nothing_older() {
     let mut oracle = Oracle::new(BLOCKS * BLOCK_BYTES);
     oracle.take(write(1, 0, 1));
     oracle.begin_read(1, 0..BLOCK_BYTES);
@@ -157,7 +157,7 @@ fn unreadable(bytes: &[u8], block: usize) -> (BTreeSet<usize>, Vec<u8>) {
 }
 
 #[test]
-fn a_block_that_could_not_be_read_holds_what_some_prefix_has() {
+fn an_unreadable_block_has_the_content_of_some_prefix() {
     // Changes 2 to 4 agree except in blocks 3 and 4; block 4 cannot be read.
     let (blocks, found) = unreadable(&disk(STATES[3]), 4);
     let settled = |byte: u8| {
@@ -196,7 +196,7 @@ fn a_vague_block_is_vague_until_it_is_written_as_a_whole() {
 }
 
 #[test]
-fn a_change_vouches_for_what_was_durable_before_it() {
+fn a_change_vouches_for_durable_changes_before_it() {
     let mut oracle = oracle(0);
     oracle.promise(2);
     assert_eq!(oracle.vouched(1), 0);

@@ -137,7 +137,7 @@ fn a_ring_is_known_by_where_it_ended_here() {
 
 /// The index of a guest that ran is 0 again after 65,536 requests.
 #[test]
-fn an_index_that_wrapped_is_not_that_of_a_new_guest() {
+fn a_wrapped_index_is_not_taken_for_a_new_guest() {
     let device = serve(MemoryDisk::default);
     let mut driver = device.connect();
     driver.pretend_used(1, 5);

@@ -19,7 +19,7 @@ const UNSUPPORTED: u8 = 2;
 const FLUSH: u64 = 1 << 9;
 
 #[test]
-fn a_drive_returns_what_was_written() {
+fn a_drive_returns_the_written_data() {
     let device = serve_with(
         identity(),
         |runtime| {
@@ -51,7 +51,7 @@ fn a_drive_returns_what_was_written() {
 }
 
 #[test]
-fn each_request_reaches_the_disk_as_what_it_is() {
+fn each_request_reaches_the_disk_with_its_type() {
     let device = serve(MemoryDisk::default);
     let mut driver = device.connect();
     assert_eq!(driver.call(kind::WRITE, 8, &[7; 8192]).unwrap(), GOOD);
@@ -83,7 +83,7 @@ fn each_request_reaches_the_disk_as_what_it_is() {
 }
 
 #[test]
-fn what_cannot_be_carried_out_fails_and_changes_nothing() {
+fn impossible_requests_fail_and_change_nothing() {
     let device = serve(|| MemoryDisk {
         failure: Some((1 << 20, ErrorKind::Medium)),
         ..MemoryDisk::default()

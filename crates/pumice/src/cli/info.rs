@@ -457,7 +457,7 @@ mod tests {
     use crate::watch::tests::snapshot;
 
     #[test]
-    fn spare_is_what_create_was_asked_for_and_thin_is_no_negative_number() {
+    fn spare_is_the_requested_one_and_thin_is_not_negative() {
         let mut info = snapshot("d").drives[0].info.clone();
         let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(info.uuid, 1 << 40) };
         (info.size_bytes, info.segment_bytes) = (spec.size_bytes, spec.segment_bytes);

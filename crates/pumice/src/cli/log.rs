@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_makes_a_line_of_its_own() {
+    fn names_add_no_lines() {
         let mut written = Vec::new();
         for event in ["plain \u{e4} \x1b[31mred\n", "a\n<0>b\r\0\tc\n", "\n", "no end\n\n"] {
             Lines(&mut written).write_all(event.as_bytes()).unwrap();

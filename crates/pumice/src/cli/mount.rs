@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_destroy_data_at_each_boot_is_refused() {
+    fn options_that_destroy_data_at_each_boot_are_refused() {
         for line in [
             "/no/drive /mnt -o mkfs=ext4",
             "/no/drive /mnt -o force",

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_refusal_names_a_remedy() {
         for (text, mention) in [
             ("codek=zstd", "did you mean 'codec'?"),
             ("codec", "expected codec=VALUE"),

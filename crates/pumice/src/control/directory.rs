@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_has_one_directory_whatever_the_environment() {
+    fn root_has_one_directory_in_any_environment() {
         let session = Some("/run/user/0".into());
         assert_eq!(candidates_of(0, None, session), [Path::new("/run/pumice")]);
         assert_eq!(candidates_of(0, Some("/a".into()), None), [Path::new("/a")]);

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_snapshots_is_kept_by_what_it_costs() {
+    fn a_list_of_snapshots_is_cached_according_to_its_cost() {
         assert_eq!(age_of_list(Duration::ZERO), LIST_AGE);
         assert_eq!(age_of_list(Duration::from_millis(200)), Duration::from_secs(20));
         let names = Names::default();

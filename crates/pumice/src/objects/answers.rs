@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_one_sentence() {
+    fn an_error_is_one_sentence() {
         for (code, kind, word) in [
             ("ExpiredToken", ErrorKind::PermissionDenied, "AWS_SESSION_TOKEN"),
             ("InvalidAccessKeyId", ErrorKind::PermissionDenied, "AWS_ACCESS_KEY_ID"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_code_is_shown_once() {
+    fn an_answer_without_a_code_is_shown_once() {
         let inner = std::io::Error::from_raw_os_error(111);
         let error = object_store::Error::Generic { store: "S3", source: inner.into() };
         assert_eq!(meaning(&error), (ErrorKind::Io, "Connection refused (os error 111)".into()));

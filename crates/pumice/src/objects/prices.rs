@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_what_was_counted_times_its_price() {
+    fn a_cost_is_a_count_times_its_price() {
         assert_eq!(prices(&[]), Some(Prices::default()));
         let mut bucket = Status { stored_bytes: 2_000_000_000, ..Status::default() };
         (bucket.requests.puts, bucket.requests.lists) = (3000, 1000);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_what_came_since() {
+    fn a_difference_counts_only_new_samples() {
         let mut latency = Latency::default();
         latency.record(5_000);
         let earlier = latency;

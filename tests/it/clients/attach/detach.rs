@@ -40,7 +40,7 @@ impl Drop for SmallHost {
 }
 
 #[test]
-fn what_was_synced_survives_the_process() {
+fn synced_data_survives_the_process() {
     let Some(attachable) = Attachable::new("256M") else { return };
     let mountpoint = attachable.mountpoint();
     let Some(mut command) = fio(&mountpoint) else { return };
@@ -112,7 +112,7 @@ fn the_drive_that_is_mounted_is_the_one_detached() {
 }
 
 #[test]
-fn what_is_in_use_is_not_detached() {
+fn devices_in_use_are_not_detached() {
     let Some(attachable) = Attachable::new("256M") else { return };
     let mountpoint = attachable.mountpoint();
     let device = attachable.mount(&["--mkfs=ext4"]);

@@ -88,7 +88,7 @@ fn a_snapshot_of_a_mounted_drive_is_mounted_beside_it() {
 
 /// A killed reader blocks its drive only until it is cleaned up.
 #[test]
-fn what_a_killed_reader_of_a_snapshot_leaves_is_removed() {
+fn remains_of_a_killed_reader_of_a_snapshot_are_removed() {
     let Some(attachable) = Attachable::new("64M") else { return };
     let device = attachable.attach(&[]);
     run_ok(attachable.command("snapshot").args(["create", &attachable.drive.named("s")]));

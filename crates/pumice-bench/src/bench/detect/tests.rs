@@ -54,7 +54,7 @@ const FULL: [f64; 5] = [8.0; 5];
 const ALIKE: [f64; 5] = [100.0; 5];
 
 #[test]
-fn saved_space_says_yes_and_what() {
+fn saved_space_means_yes_and_names_the_saving() {
     for (mib, expected) in [
         ([8.0, 4.0, 1.0, 0.2, 8.0], Answer::Compresses),
         ([8.0, 8.0, 1.0, 0.2, 8.0], Answer::Compresses),
@@ -82,7 +82,7 @@ fn usage_is_believed_before_counters() {
 }
 
 #[test]
-fn numbers_that_do_not_follow_what_is_written_say_nothing() {
+fn counters_that_do_not_follow_the_writes_prove_nothing() {
     let frees = [4.0, 2.0, 1.0, 0.0, 4.0];
     let busy = [30.0, 20.0, 10.0, 8.0, 30.0];
     for mib in [frees, busy, [0.0; 5]] {
@@ -119,7 +119,7 @@ fn beside_a_writer(added: [[f64; 6]; 5]) -> Account {
 }
 
 #[test]
-fn what_others_write_is_no_saving() {
+fn writes_of_others_are_no_saving() {
     let quiet = [0.0; 6];
     // By chance, another writer wrote less during all runs of one kind of data.
     let some = beside_a_writer([[0.7, 1.2, 0.9, 1.5, 0.6, 1.1], quiet, quiet, quiet, quiet]);
@@ -175,7 +175,7 @@ fn a_difference_within_the_spread_is_none() {
 }
 
 #[test]
-fn zeroes_are_told_by_what_they_take() {
+fn zeroes_are_recognized_by_their_space() {
     let taken = |mib: f64, listed| zeroes(&[judged([8.0, 8.0, 8.0, mib, 8.0])], listed);
     assert_eq!(taken(8.0, None), Zeroes::Stored);
     assert_eq!(taken(0.25, Some(Zeroes::Fill)), Zeroes::Compressed);
@@ -244,7 +244,7 @@ fn detection(accounts: &[Account], speeds: &[Speed]) -> Detection {
 }
 
 #[test]
-fn words_say_what_was_found() {
+fn the_words_state_the_finding() {
     let mut found = detection(&[judged([8.0, 4.0, 1.0, 0.2, 8.0])], &judged_speeds(ALIKE));
     let savings = SAVINGS.map(|percent| {
         let saved = if percent < 25.0 { 0.0 } else { percent };
@@ -286,7 +286,7 @@ fn saved(data: Data, codec: Codec, chunk_bytes: usize) -> f64 {
 }
 
 #[test]
-fn data_saves_what_it_is_to_show() {
+fn test_data_has_the_wanted_saving() {
     let chunk = 128 << 10;
     for codec in [Codec::Lz4, Codec::Zstd { level: 3 }] {
         assert!(saved(Data::Incompressible, codec, chunk) < 0.1);
@@ -357,7 +357,7 @@ fn a_stop_ends_it_with_no_answer() {
 }
 
 #[test]
-fn what_is_there_is_left_alone() {
+fn existing_data_is_not_touched() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("precious");
     std::fs::write(&path, b"precious").expect("a file");

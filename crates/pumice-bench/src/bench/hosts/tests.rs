@@ -149,7 +149,7 @@ fn export() -> Served {
 }
 
 #[test]
-fn one_host_measures_what_it_would_alone() {
+fn one_host_measures_the_same_as_alone() {
     let folder = tempfile::tempdir().unwrap();
     let stop = AtomicBool::new(false);
     let (a, thread) = agent("a");
@@ -197,7 +197,7 @@ fn three_hosts_share_an_export_and_their_bytes_add_up() {
 }
 
 #[test]
-fn hosts_write_data_of_their_own() {
+fn each_host_writes_different_data() {
     let folder = tempfile::tempdir().unwrap();
     let mut contents = Vec::new();
     for host in 0..2 {
@@ -311,7 +311,7 @@ fn a_host_that_fails_ends_all_and_is_named() {
 }
 
 #[test]
-fn what_cannot_be_in_step_is_refused() {
+fn hosts_that_cannot_be_in_step_are_refused() {
     let stop = AtomicBool::new(false);
     let mut plan = benchmark().plan;
     plan.precision_percent = Some(1.0);

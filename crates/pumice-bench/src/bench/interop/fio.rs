@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_json_has_rates_and_says_what_is_missing() {
+    fn plain_json_has_rates_and_names_missing_values() {
         let results = parse(PLAIN).expect("output of fio");
         assert!(
             results
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_a_job_are_tests_of_their_own() {
+    fn copies_of_a_job_are_separate_tests() {
         let results = parse(&PLUS.replace("\"mixed\"", "\"write\"")).expect("output of fio");
         let names = results.header.plan.tests.iter().map(|test| test.name.as_str());
         assert_eq!(names.collect::<Vec<_>>(), ["write", "write (read)", "write (write)"]);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_reports_are_refused() {
         let refused = |from: &str, to: &str| {
             assert!(PLUS.contains(from), "{from}");
             parse(&PLUS.replace(from, to)).expect_err("refused")

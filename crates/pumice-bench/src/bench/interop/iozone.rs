@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_reports_are_refused() {
         let refused = |from: &str, to: &str| {
             assert!(SINGLE.contains(from), "{from}");
             parse(&SINGLE.replace(from, to)).expect_err("refused")

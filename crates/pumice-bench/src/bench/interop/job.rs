@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plan_says_is_in_the_job() {
+    fn the_job_contains_the_plan() {
         let job = fio_job(&plan(), "disk.img");
         for line in ["filename=disk.img", "direct=1", "randseed=7", "[random write, 98 % saved]"] {
             assert!(job.lines().any(|other| other == line), "{line} in {job}");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fio_cannot_do_is_said() {
+    fn limits_of_fio_are_reported() {
         let mut plan = plan();
         plan.tests = vec![test("copy", Unit::Rate, workload(Operation::Copy, 4096))];
         let job = fio_job(&plan, "disk.img");

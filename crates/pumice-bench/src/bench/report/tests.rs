@@ -147,7 +147,7 @@ fn steady_state_that_was_left_is_none() {
 }
 
 #[test]
-fn record_sizes_are_a_chart_of_their_own() {
+fn record_sizes_have_a_separate_chart() {
     let mut results = results(&[100.0]);
     let sizes = [65536, 4096, 16384];
     let sweep = |size: u64| {
@@ -290,7 +290,7 @@ fn many_outliers_are_one_note() {
 }
 
 #[test]
-fn what_the_machine_did_is_shown() {
+fn the_activity_of_the_machine_is_shown() {
     let mut results = results(&[100.0, 100.0]);
     let load = MachineLoad {
         processors: 8.0,
@@ -317,7 +317,7 @@ fn what_the_machine_did_is_shown() {
 
 /// Guards against titles that contain only the name of the preset.
 #[test]
-fn titles_say_what_where_and_when() {
+fn titles_name_test_target_and_time() {
     let mut one = results(&ROUNDS);
     one.header.environment.insert(0, ("host".into(), "mole".into()));
     let single = document(std::slice::from_ref(&one));

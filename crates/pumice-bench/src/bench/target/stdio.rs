@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_has_what_was_written() {
+    fn the_file_has_the_written_data() {
         for record in [512, 1024, 4096, 6144, 8192, 10_240, 65_536] {
             let folder = tempfile::tempdir().unwrap();
             let (target, path) = target(folder.path(), &[]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_the_file_has() {
+    fn reads_return_the_content_of_the_file() {
         for record in [512, 1024, 4096, 6144, 8192, 10_240, 65_536] {
             let folder = tempfile::tempdir().unwrap();
             let data = pattern(record * 9);

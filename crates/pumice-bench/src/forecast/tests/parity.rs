@@ -22,7 +22,7 @@ fn test_of(workload: &str, options: &ForecastOptions) -> (Forecast, Test) {
 }
 
 #[test]
-fn parity_costs_what_it_takes_of_the_flash() {
+fn parity_costs_its_share_of_the_flash() {
     let (made, test) = test_of("rewrite", &ForecastOptions::default());
     let parity = made.parity.expect("it has parity");
     assert_eq!((parity.stripe_dies, parity.parity_bytes), (4, 80 << 20));
@@ -77,7 +77,7 @@ fn a_lost_die_takes_nothing_with_parity_and_its_share_without() {
 }
 
 #[test]
-fn parts_fail_in_a_round_of_their_own() {
+fn parts_fail_in_a_separate_round() {
     let fault = |text: &str| PlannedFault::parse(text).unwrap();
     let options = ForecastOptions {
         // All faults are on one die, so no stripe is hit twice.

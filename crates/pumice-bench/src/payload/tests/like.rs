@@ -58,7 +58,7 @@ fn a_profile_survives_being_a_file() {
 }
 
 #[test]
-fn what_is_no_profile_is_refused() {
+fn invalid_profiles_are_refused() {
     let good = profile_of(&bytes(&payload(Kind::Random), 0, WINDOW_BYTES)).to_json();
     assert!(Profile::from_json(&good).is_ok());
     let line = good.lines().find(|line| line.len() > 70).expect("a window").trim();
@@ -99,7 +99,7 @@ fn a_folder_is_profiled_like_its_files_one_after_the_other() {
 }
 
 #[test]
-fn what_cannot_be_profiled_is_named() {
+fn data_that_cannot_be_profiled_is_named() {
     let error = Profile::of_path(Path::new("/nonexistent/x")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("/nonexistent/x"));

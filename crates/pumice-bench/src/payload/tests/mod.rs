@@ -58,7 +58,7 @@ fn measure_zlib(data: &[u8], chunk: usize) -> Saving {
 }
 
 #[test]
-fn exact_data_saves_what_was_asked() {
+fn exact_data_has_the_requested_saving() {
     for percent in PERCENTS {
         let data = bytes(&payload(Kind::Exact(saving(percent))), 0, SOME);
         for chunk in CHUNKS {
@@ -95,7 +95,7 @@ fn exact_data_is_right_for_the_codec_it_was_calibrated_for() {
 }
 
 #[test]
-fn small_records_save_what_was_asked() {
+fn small_records_have_the_requested_saving() {
     for unit_bytes in [512, 1024, 2048] {
         for percent in [25.0, 50.0, 75.0] {
             let options =
@@ -124,7 +124,7 @@ fn random_data_saves_nothing_and_bytes_save_nearly_all() {
 
 /// The limit applies to the mean at 4 KiB; larger chunks and zstd are expected to save more.
 #[test]
-fn spread_data_saves_what_was_asked_and_differs_like_real_data() {
+fn spread_data_has_the_requested_saving_and_the_spread_of_real_data() {
     let tally = |data: &[u8], codec, chunk| {
         let mut meter = Meter::new(codec);
         meter.add_chunks(data, chunk);
@@ -192,7 +192,7 @@ fn no_unit_comes_twice() {
 }
 
 #[test]
-fn duplicates_are_as_many_as_asked_and_found_by_no_chunk() {
+fn duplicates_have_the_requested_share_and_help_no_chunk() {
     for (kind, unit_bytes) in [
         (Kind::Random, UNIT_BYTES),
         (Kind::Exact(saving(50.0)), UNIT_BYTES),
@@ -291,7 +291,7 @@ fn replayed_bytes_come_again_and_again() {
 /// layout are 3 points below the saving of liblz4 1.9.4 on the same words; the figures for zstd
 /// agree.
 #[test]
-fn iozone_layouts_save_what_iozone_saved() {
+fn iozone_layouts_have_the_saving_of_iozone() {
     let published = [
         (98.0, 95.2, 96.0, 96.9),
         (75.0, 61.0, 76.4, 77.0),

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_imported_is_named() {
+    fn features_that_cannot_be_imported_are_named() {
         for (from, to, words) in [
             ("\t4096,90,75", "\t4096,80,75", "the sum 90 %"),
             ("4096,0\n'END", "4096,64\n'END", "network tests"),

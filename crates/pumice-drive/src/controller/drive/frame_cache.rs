@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_load_wakes_those_who_wait_for_it() {
+    fn the_end_of_a_load_wakes_its_waiters() {
         struct Woken(AtomicBool);
         impl Wake for Woken {
             fn wake(self: Arc<Self>) {

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_leaves_what_is_in_use() {
+    fn a_scan_does_not_evict_blocks_in_use() {
         let cache = ReadCache::new(100 * ENTRY_BYTES);
         for _ in 0..3 {
             (0..50).for_each(|number| _ = ask(&cache, number));

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_has_passed_is_not_read_ahead() {
+    fn data_behind_a_reader_is_not_read_ahead() {
         let streams = Streams::default();
         (0..3).for_each(|at| _ = streams.note(at << 12, 4096));
         assert!(streams.want(3 << 12));

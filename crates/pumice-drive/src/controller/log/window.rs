@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_zeroes_and_an_error() {
+    fn unreadable_bytes_are_zeroes_and_an_error() {
         for seed in 0..20 {
             let read_errors = Trigger::Probability(0.2);
             walk(

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_batch_what_was_moved_is_newest_and_then_the_later_record() {
+    fn within_a_batch_moved_frames_are_newest_then_later_records() {
         let early = Version { order: 10, ..version(5, Content::Fill(1)) };
         let late = Version { order: 20, ..version(5, Content::Fill(2)) };
         let moved = Version { order: MOVED, ..version(5, Content::Fill(3)) };

@@ -70,7 +70,7 @@ fn the_host_gets_warm_segments_and_others_cold_ones_of_the_lowest_few() {
 }
 
 #[test]
-fn what_is_held_counts_as_free_and_is_not_handed_out() {
+fn held_segments_count_as_free_and_are_not_allocated() {
     let mut space = Space::new(3).unwrap();
     space.set_warm(SegmentId(0));
     space.hold_free(SegmentId(0));
@@ -101,7 +101,7 @@ fn live_bytes_add_up() {
 }
 
 #[test]
-fn what_does_not_add_up_is_noticed_and_counts_as_it_was() {
+fn inconsistent_counts_are_noticed_and_not_applied() {
     let wrong: [fn(&mut Space); 4] = [
         |space| space.release(SegmentId(0), 101),
         |space| space.release(SegmentId(9), 1),
@@ -120,7 +120,7 @@ fn what_does_not_add_up_is_noticed_and_counts_as_it_was() {
 }
 
 #[test]
-fn what_is_being_read_is_not_freed() {
+fn segments_being_read_are_not_freed() {
     let mut space = Space::new(1).unwrap();
     let segment = used(&mut space, 0, 1);
     space.pin(segment);
@@ -210,7 +210,7 @@ fn an_end_that_nothing_fits_into_is_no_gain() {
 }
 
 #[test]
-fn what_is_carried_along_is_no_gain_and_must_find_room() {
+fn dead_blocks_moved_along_are_no_gain_and_need_space() {
     let mut space = Space::new(1).unwrap();
     let segment = space.allocate(Stream::Moved, 1).unwrap();
     space.add_live(segment, 400);
@@ -229,7 +229,7 @@ fn what_is_carried_along_is_no_gain_and_must_find_room() {
 
 /// Guards against a full drive that refuses writes although all dead data was carried along.
 #[test]
-fn what_was_carried_along_may_be_gone_with_what_died() {
+fn dead_blocks_moved_along_may_disappear_with_their_frame() {
     let mut space = Space::new(1).unwrap();
     let segment = space.allocate(Stream::Moved, 1).unwrap();
     space.add_live(segment, 600);
@@ -259,7 +259,7 @@ fn a_victim_is_found_wherever_it_is() {
 }
 
 #[test]
-fn what_is_stuck_is_tried_again_after_more_and_more_checkpoints() {
+fn stuck_segments_are_retried_after_more_and_more_checkpoints() {
     let mut space = Space::new(1).unwrap();
     let segment = used(&mut space, 100, 1);
     for rest in [2, 4, 8] {

@@ -49,7 +49,7 @@ fn impossible_entries_are_refused() {
 }
 
 #[test]
-fn a_page_holds_only_what_lies_on_the_drive() {
+fn a_page_holds_only_addresses_on_the_drive() {
     let mut entries = [0; DIRECTORY_PAGE_LEAVES];
     entries[0] = DirectoryEntry::Fill(7).pack();
     entries[511] = DirectoryEntry::Leaf(address(8, (4 << 20) - 32, 32)).pack();

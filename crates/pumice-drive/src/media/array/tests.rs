@@ -172,7 +172,7 @@ fn a_member_without_space_stays() {
 /// An operation that is abandoned after a member has failed: the next sync must not hide the
 /// failure.
 #[test]
-fn a_cancelled_write_does_not_hide_who_failed() {
+fn a_cancelled_write_does_not_hide_the_failed_member() {
     let bench = Bench::new(2);
     let (array, layers) = bench.assemble(&[0, 1], false).unwrap();
     layers[1].set_plan(failing_appends());
@@ -327,7 +327,7 @@ fn a_repair_overwrites_only_verified_blocks() {
 
 /// Appends arrive while neighbouring bytes are being copied, and the member receives both.
 #[test]
-fn a_new_member_gets_what_is_there_and_what_comes() {
+fn a_new_member_receives_old_and_new_data() {
     for seed in 0..20 {
         let mut bench = Bench::new(1);
         bench.memory.push(MemMedium::new(GEOMETRY.medium_bytes()));

@@ -154,7 +154,7 @@ fn requests_outside_the_geometry_are_refused() {
 }
 
 #[test]
-fn what_is_left_of_a_truncated_file_is_read() {
+fn the_rest_of_a_truncated_file_is_read() {
     for runtime in runtimes() {
         for direct in [false, true] {
             let (_directory, medium) = medium(&runtime, direct);
@@ -212,7 +212,7 @@ fn geometries_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn what_lies_behind_the_end_reads_as_zeroes() {
+fn bytes_beyond_the_end_read_as_zeroes() {
     for runtime in runtimes() {
         for direct in [false, true] {
             let (_directory, path) = directory();
@@ -359,7 +359,7 @@ fn errors_of_the_system_name_file_segment_and_offset() {
 /// A caller must be able to distinguish a full medium, a broken one, and a drive that is absent or
 /// in use.
 #[test]
-fn what_fails_while_open_is_a_full_or_a_broken_medium() {
+fn failures_while_open_mean_a_full_or_broken_medium() {
     for runtime in runtimes() {
         let (directory, mut medium) = medium(&runtime, false);
         let full = File::options().read(true).write(true).open("/dev/full").unwrap();
@@ -431,7 +431,7 @@ fn a_buffered_opening_begins_with_an_empty_page_cache() {
 }
 
 #[test]
-fn what_cannot_hold_a_drive_is_named() {
+fn unsuitable_files_are_named() {
     let runtime = &runtimes()[0];
     let (directory, path) = directory();
     assert_eq!(kind(open(runtime, &path)), ErrorKind::NotFound);
@@ -619,7 +619,7 @@ fn a_durable_append_that_is_dropped_poisons() {
 /// Until the cause of a failed durable append is known, no operation that syncs ends; then either
 /// all of them succeed, or none.
 #[test]
-fn what_syncs_waits_until_it_is_known_why_a_durable_append_failed() {
+fn syncs_wait_for_the_cause_of_a_failed_durable_append() {
     for runtime in runtimes() {
         for is_place in [true, false] {
             let (_directory, medium) = medium(&runtime, false);

@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(medium.counts() - expected, Counts::default());
     }
     #[test]
-    fn what_fails_on_the_medium_fails_and_counts_here() {
+    fn failures_of_the_medium_are_passed_on_and_counted() {
         let always = Trigger::Probability(1.0);
         let plan = FaultPlan {
             append_errors: always,

@@ -59,7 +59,7 @@ fn with_server(backend: Backend, disk: MemoryDisk, body: impl AsyncFnOnce(&World
 }
 
 #[test]
-fn what_many_tasks_write_is_what_they_read() {
+fn many_tasks_read_their_own_writes() {
     const TASKS: u64 = 40;
     for backend in [Backend::Auto, Backend::Threads] {
         with_server(backend, MemoryDisk::default(), async |world| {
@@ -131,7 +131,7 @@ fn every_verb_reaches_the_disk_as_it_was_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_without_asking() {
+fn impossible_requests_are_refused_without_asking_the_server() {
     let disk = MemoryDisk { is_read_only: true, ..MemoryDisk::default() };
     with_server(Backend::Auto, disk, async |world| {
         let client = world.connect("").await.unwrap();

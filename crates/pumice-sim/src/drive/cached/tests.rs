@@ -70,7 +70,7 @@ async fn use_range(drive: &SimDrive, from: u64, bytes: usize, seed: u64, request
 }
 
 #[test]
-fn every_byte_comes_back_whatever_the_cache() {
+fn every_byte_is_read_back_with_any_cache() {
     // Ranges of 10.5 KiB, so that tasks share lines.
     const BYTES: usize = 21 * 512;
     for (slow, cache) in [
@@ -93,7 +93,7 @@ fn every_byte_comes_back_whatever_the_cache() {
 }
 
 #[test]
-fn a_hit_takes_the_time_of_the_cache_and_a_miss_that_of_the_drive() {
+fn a_hit_takes_the_time_of_the_cache_and_a_miss_the_time_of_the_drive() {
     for (cache, hit_ns_max) in
         [("ram:1MiB", 10_000), ("ram-card:1MiB", 40_000), ("intel-x25-e-32:1MiB", 400_000)]
     {

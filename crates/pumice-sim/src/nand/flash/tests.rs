@@ -202,7 +202,7 @@ fn assert_apart<'a>(taken: impl Iterator<Item = &'a Taken>, owner: impl Fn(&Take
 }
 
 #[test]
-fn what_cannot_be_built_is_refused() {
+fn impossible_flash_is_refused() {
     let wrong_shapes: [fn(&mut FlashShape); 8] = [
         |shape| shape.channels = 0,
         |shape| shape.dies_per_channel = 0,

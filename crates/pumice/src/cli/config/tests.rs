@@ -178,7 +178,7 @@ fn tables_are_parsed_as_flags_are_and_mistakes_are_named_with_their_lines() {
 }
 
 #[test]
-fn what_clap_refuses_is_named_with_its_line() {
+fn values_that_clap_refuses_are_named_with_their_line() {
     for (text, words) in [
         ("paths = ['a']\nmap-cache = '12Q'", ":2: map-cache"),
         ("paths = ['a']\n\nunix-mode = '0999'", ":3: unix-mode"),

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_is_what_it_is_called() {
+    fn the_data_matches_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let [profile, sample] = ["profile", "sample"].map(|name| folder.path().join(name));
         std::fs::write(&profile, POSTGRESQL).unwrap();

@@ -251,7 +251,7 @@ fn buffered_operations_write_and_read_the_same() {
 }
 
 #[test]
-fn what_a_target_cannot_do_is_refused_beforehand() {
+fn impossible_operations_of_a_target_are_refused_before_the_run() {
     let uri = Location::parse("nbd://localhost/disk").unwrap();
     let path = std::path::PathBuf::from("data");
     let device = Location::Device(path.clone());

@@ -150,7 +150,7 @@ fn serve(disk: &MemoryDisk) -> Served {
 }
 
 #[test]
-fn the_server_gets_what_a_run_writes() {
+fn the_server_receives_the_writes_of_a_run() {
     let disk = MemoryDisk::new(false);
     let served = serve(&disk);
     let run = run(Workload { threads: 2, ..workload(Operation::Write) });
@@ -222,7 +222,7 @@ fn bare_export(mut socket: UnixStream) {
 }
 
 #[test]
-fn what_an_export_cannot_do_is_not_asked() {
+fn unsupported_commands_are_not_sent_to_an_export() {
     let (_folder, socket, location) = place();
     let listener = UnixListener::bind(&socket).unwrap();
     let server = std::thread::spawn(move || bare_export(listener.accept().unwrap().0));

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_say_themselves_what_was_written() {
+    fn devices_report_their_own_writes() {
         let nvme = r#"{"nvme_smart_health_information_log": {"data_units_written": 7}}"#;
         let ata = r#"{"logical_block_size": 4096, "ata_smart_attributes": {"table": [
             {"id": 9, "name": "Power_On_Hours", "raw": {"value": 5}},

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_what_the_bench_did_not_use() {
+    fn the_load_of_others_excludes_the_bench() {
         let earlier = moment(
             10.0,
             1.0,

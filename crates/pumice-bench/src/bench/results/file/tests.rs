@@ -94,7 +94,7 @@ fn a_torn_last_line_is_cut_off() {
 }
 
 #[test]
-fn what_is_no_result_is_refused() {
+fn invalid_results_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = written(&folder);
     let text = fs::read_to_string(&path).expect("text");

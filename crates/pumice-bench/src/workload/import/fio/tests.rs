@@ -174,7 +174,7 @@ fn differences_are_noted() {
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn unsupported_options_are_named() {
     for (lines, words) in [
         ("rw=read\nrate=1m\nthinktime=5", "job 'x': not supported: rate=1m, thinktime=5"),
         ("rw=trimwrite", "rw=trimwrite is not supported"),

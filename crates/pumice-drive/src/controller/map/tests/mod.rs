@@ -144,7 +144,7 @@ fn filling_a_large_drive_makes_no_pages() {
 }
 
 #[test]
-fn trimming_what_is_on_the_medium_needs_one_leaf_at_a_time() {
+fn trimming_leaves_on_the_medium_needs_one_at_a_time() {
     let mut model = Model::new(0);
     for leaf in 0..1000 {
         for block in 0..40 {
@@ -218,7 +218,7 @@ fn only_blocks_that_still_map_to_a_frame_are_moved() {
 }
 
 #[test]
-fn what_is_touched_is_written_again() {
+fn touched_leaves_are_written_again() {
     let mut map = clean(4, usize::MAX);
     assert!(map.dirty_bytes() == 0);
     map.touch_page(0);
@@ -311,7 +311,7 @@ fn a_leaf_that_was_just_loaded_stays() {
 }
 
 #[test]
-fn dirty_leaves_stay_whatever_the_budget() {
+fn dirty_leaves_stay_with_any_budget() {
     let mut map = clean(100, 0);
     assert_eq!(map.slab.slots().count(), 8, "the clean ones that are always kept");
     for leaf in 0..50 {

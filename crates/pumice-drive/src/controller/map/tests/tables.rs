@@ -86,7 +86,7 @@ fn a_table_goes_when_few_blocks_of_its_frame_are_left() {
 
 /// The segment was reused. Guards against searching for a block at its place in another frame.
 #[test]
-fn a_frame_without_a_table_has_not_that_of_an_earlier_one() {
+fn a_frame_without_a_table_has_no_table_of_an_earlier_frame() {
     let mut map = L2p::new(1024, usize::MAX);
     write(&mut map, 0, 1, 8);
     let same = place(1, 8);

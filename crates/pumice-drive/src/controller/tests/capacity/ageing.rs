@@ -392,7 +392,7 @@ fn a_thin_drive_whose_map_takes_much_of_it_never_hangs() {
 /// Guards against moving the same frames again after each opening, when the cost of moving them is
 /// not known.
 #[test]
-fn what_moving_costs_is_learned_once() {
+fn the_cost_of_moving_is_learned_once() {
     let (cold, hot) = (96u64 << 20, 16u64 << 20);
     let world = World::new(small(cold + hot, 13));
     let mut drive = world.open();
@@ -457,7 +457,7 @@ fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
 /// Guards against garbage collection that reads the leaves of the map one by one, for each record:
 /// a host waits for the sum of these reads.
 #[test]
-fn leaves_of_what_is_moved_are_read_side_by_side() {
+fn leaves_of_moved_frames_are_read_concurrently() {
     let mut longest_ns = [1, 2, 3].map(longest_write_beside_scattered_moves);
     longest_ns.sort_unstable();
     // One write may have to wait for several victims.

@@ -103,7 +103,7 @@ fn a_host_waits_often_and_for_little() {
 /// Guards against a victim that is read from the medium while its last batches are still being
 /// written: it would be mistaken for damaged, and never be freed.
 #[test]
-fn a_victim_is_emptied_of_what_is_still_on_its_way() {
+fn a_victim_is_emptied_of_frames_still_in_flight() {
     for seed in 0..4 {
         let mut world = World::new(small(16 << 20, 6));
         world.seed = seed;

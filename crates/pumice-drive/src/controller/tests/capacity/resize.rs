@@ -98,7 +98,7 @@ fn a_drive_grows_and_shrinks_in_use() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn impossible_sizes_are_refused_and_change_nothing() {
     let (world, plain) = spread(2);
     let drive = world.open();
     let error = resize(&world, &drive, None, 12).unwrap_err();

@@ -54,7 +54,7 @@ fn overwritten_data_is_freed_while_the_host_is_quiet() {
 
 /// Guards against a trim that the host of the medium never sees.
 #[test]
-fn what_was_trimmed_is_given_back_within_a_minute() {
+fn trimmed_space_is_returned_within_a_minute() {
     let world = World::new(small(64 << 20, 60));
     let drive = world.open();
     overwritten(&world, &drive, 40 << 20, 2);
@@ -273,7 +273,7 @@ fn power_loss_while_space_is_given_back_loses_nothing() {
 
 /// Guards against a drive that was emptied once and retains data that has died since.
 #[test]
-fn what_dies_after_a_rest_is_given_back_too() {
+fn space_freed_after_a_rest_is_returned_too() {
     let world = World::new(small(128 << 20, 100));
     let options = OpenOptions { compact_percent: Some(100), ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();
@@ -314,7 +314,7 @@ fn what_dies_after_a_rest_is_given_back_too() {
 /// Guards against forgotten empty segments: next to a busy host they were not worth a checkpoint,
 /// and then the host becomes idle.
 #[test]
-fn what_was_not_worth_a_checkpoint_is_given_back_when_the_host_rests() {
+fn small_gains_are_returned_when_the_host_rests() {
     let world = World::new(small(4 << 30, 60));
     let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();

@@ -23,7 +23,7 @@ fn noise(blocks: u64, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn extents_are_what_was_written() {
+fn extents_match_the_writes() {
     let world = World::new(small(64 << 20, 32));
     let drive = world.open();
     world.run(async {
@@ -74,7 +74,7 @@ fn extents_end_where_they_are_asked_to() {
 }
 
 #[test]
-fn what_was_brought_nearer_is_not_read_again() {
+fn prefetched_leaves_are_not_read_again() {
     let world = World::new(small(64 << 20, 32));
     let drive = world.open();
     let data = noise(64, 3);

@@ -318,7 +318,7 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
 /// Two maps are read in the order of the medium, not leaf by leaf, and the reported differences are
 /// exact even if the cache holds only a fraction of the leaves.
 #[test]
-fn what_differs_all_over_a_large_disk_is_found_in_few_reads() {
+fn scattered_differences_of_a_large_disk_are_found_in_few_reads() {
     let world = World::new(small(SIZE, 10));
     let mut drive = world.open();
     let mut places = [Vec::new(), Vec::new()];

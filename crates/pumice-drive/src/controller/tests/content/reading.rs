@@ -59,7 +59,7 @@ fn a_block_of_a_short_read_is_read_from_the_medium_once() {
 /// Guards against a block that reads as the earlier content at its offset, from before the segment
 /// was reused: records of the same length begin at the same offsets in each use.
 #[test]
-fn a_block_is_never_that_of_an_earlier_use_of_its_segment() {
+fn a_block_never_comes_from_an_earlier_use_of_its_segment() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });
     let drive = world.open();
     let mut random = random(2);

@@ -295,7 +295,7 @@ fn an_error_is_met_by_the_read_that_wants_the_block() {
 
 /// Bytes that were read ahead wrongly once are read again for their reader.
 #[test]
-fn what_was_read_wrong_ahead_is_read_again() {
+fn damaged_read_ahead_data_is_read_again() {
     let data = payload::noise(&mut random(8), SIZE as usize);
     let world = filled(FrameForm::Solid, &data);
     // This applies to each of the reads ahead.

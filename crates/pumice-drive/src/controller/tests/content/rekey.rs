@@ -227,7 +227,7 @@ fn a_replacement_that_was_given_up_goes_on() {
 }
 
 #[test]
-fn what_hinders_a_new_key_is_said() {
+fn obstacles_to_a_new_key_are_named() {
     let scene = Scene::encrypted(93);
     let world = copy(&scene.disk.world, &secret(1));
     let drive = world.open();

@@ -134,7 +134,7 @@ fn run_workers(seed: u64) -> (Vec<Event>, u64) {
 /// Neighbouring tasks share blocks and frames, so this also shows that concurrent writes to
 /// different parts of one block all survive.
 #[test]
-fn tasks_with_shares_of_their_own_do_not_disturb_each_other_and_runs_repeat() {
+fn tasks_with_separate_shares_do_not_disturb_each_other_and_runs_repeat() {
     let first = run_workers(1);
     assert_eq!(first.0.len() as u64, TASKS * OPERATIONS);
     assert!(first.0.last().unwrap().2 > 1_000_000, "nothing ever waited");

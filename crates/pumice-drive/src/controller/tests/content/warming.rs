@@ -137,7 +137,7 @@ fn a_host_that_flushes_leaves_a_segment_that_is_not_warm() {
 /// Guards against zeroing segments that garbage collection has just freed, and against warm
 /// segments that go to streams that do not flush.
 #[test]
-fn where_garbage_collection_works_the_host_continues_in_what_it_freed() {
+fn the_host_continues_in_segments_that_garbage_collection_freed() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let mut plain = vec![0; SIZE as usize];
@@ -314,7 +314,7 @@ fn a_nearly_full_drive_that_rests_keeps_nothing_warm() {
 
 /// Guards against a write that is refused because a free segment is held for a moment.
 #[test]
-fn what_is_held_refuses_no_write() {
+fn warm_segments_refuse_no_write() {
     let world = World::new(small(SIZE, 30));
     let drive = world.open_without_collector();
     let piece = payload::noise(&mut random(1), 1 << 20);
@@ -351,7 +351,7 @@ fn what_is_held_refuses_no_write() {
 /// Guards against a shrink that removes a segment from the table, is dropped, and makes the segment
 /// available again while it is still being discarded.
 #[test]
-fn a_shrink_waits_for_what_is_held() {
+fn a_shrink_waits_for_warm_segments() {
     let world = World::new(small(SIZE, 20));
     let drive = world.open();
     world.write(&drive, 0, &[1; 5000]).unwrap();
@@ -401,7 +401,7 @@ fn a_close_that_fails_ends_beside_zeroing() {
 /// Guards against zeroing only half of a segment: the rest of its earlier use would look like a use
 /// with a damaged header.
 #[test]
-fn what_an_earlier_process_left_is_not_zeroed() {
+fn remains_of_an_earlier_process_are_not_zeroed() {
     for moment in 0..20 {
         let mut world = World::new(small(SIZE, 20));
         world.plan.discards_ignored = Trigger::Probability(1.0);
@@ -433,7 +433,7 @@ fn what_an_earlier_process_left_is_not_zeroed() {
 
 /// Guards against a flush that is vouched for only after zeroing has ended.
 #[test]
-fn what_was_flushed_is_vouched_for_beside_zeroing() {
+fn flushed_data_is_vouched_for_during_zeroing() {
     let mut world = World::new(small(SIZE, 20));
     world.plan.latency_ns = 1_000_000..=1_000_000;
     let drive = world.open();

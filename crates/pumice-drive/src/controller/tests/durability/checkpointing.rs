@@ -110,7 +110,7 @@ fn each_superblock_slot_is_durable_before_the_other_is_written() {
 /// that only the predecessor refers to die when the second superblock slot is durable, and not
 /// earlier.
 #[test]
-fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
+fn frames_of_the_previous_checkpoint_are_live_until_both_slots_have_moved() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
@@ -225,7 +225,7 @@ fn the_first_batch_after_the_checkpoint_is_applied() {
 /// A crash between the trim of an entire leaf and the next checkpoint. The leaf's record is live
 /// until then, though the map no longer refers to it. Found by killing a server under ext4.
 #[test]
-fn a_check_knows_what_the_next_checkpoint_will_not_name() {
+fn a_check_ignores_frames_that_the_next_checkpoint_drops() {
     let world = World::new(small(4 * SIZE, 8));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);

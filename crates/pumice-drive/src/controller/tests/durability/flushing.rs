@@ -240,7 +240,7 @@ fn a_sync_that_ends_after_a_failure_is_not_believed() {
 /// A sync in progress may not cover a batch that reaches the medium meanwhile: the batch's own
 /// flush needs another sync.
 #[test]
-fn what_arrives_during_a_sync_is_not_durable_by_it() {
+fn writes_during_a_sync_are_not_made_durable_by_it() {
     for seed in 0..20 {
         let mut world = World::new(small(SIZE, 4));
         world.memory = world.memory.without_durable_appends();

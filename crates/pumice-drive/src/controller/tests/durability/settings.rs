@@ -37,7 +37,7 @@ fn stored(world: &World, drive: &Drive, offset: usize, data: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_new_codec_compresses_what_is_written_next() {
+fn a_new_codec_compresses_the_next_writes() {
     let world = World::new(small(16 << 20, 8));
     let (mut drive, text) = (world.open(), text(1));
     let dense = stored(&world, &drive, 0, &text);
@@ -77,7 +77,7 @@ fn thresholds_are_those_of_the_drive_unless_it_was_opened_with_others() {
 }
 
 #[test]
-fn what_is_impossible_is_refused_and_what_is_the_same_is_not_written() {
+fn impossible_settings_are_refused_and_equal_ones_not_written() {
     let spec = Spec { frame_form: FrameForm::Blocks, ..small(16 << 20, 8) };
     let world = World::new(spec);
     let drive = world.open();

@@ -428,7 +428,7 @@ fn a_drive_that_gives_space_back_is_closed_while_its_host_is_full() {
 
 /// Unreadable bytes beyond the end of a closed log were never written, however many there are.
 #[test]
-fn a_closed_drive_does_not_need_to_read_what_it_never_wrote() {
+fn a_closed_drive_reads_no_unwritten_bytes() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let data = payload::noise(&mut random(1), 64 << 10);

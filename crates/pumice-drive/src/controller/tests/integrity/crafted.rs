@@ -83,7 +83,7 @@ fn a_record_that_lets_a_stream_go_on_where_it_is_is_refused() {
 
 /// Guards against a walk of the log that never searched for the host's first batch.
 #[test]
-fn a_checkpoint_before_the_first_write_keeps_what_is_written_then() {
+fn a_checkpoint_before_the_first_write_keeps_later_writes() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     world.run(drive.checkpoint()).unwrap();

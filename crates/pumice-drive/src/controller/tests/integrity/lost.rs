@@ -111,7 +111,7 @@ fn a_trim_heals_a_lost_leaf_and_space_is_freed() {
 /// Lives of all kinds follow the loss. Garbage collection frees the frames that the leaf mapped,
 /// and a rebuild finds the loss and no older content of the blocks.
 #[test]
-fn what_a_lost_leaf_mapped_is_freed_and_nothing_older_is_given() {
+fn frames_of_a_lost_leaf_are_freed_and_nothing_older_is_returned() {
     let (world, _) = without_first_leaf();
     let drive = world.open();
     churn(&world, &drive);

@@ -116,7 +116,7 @@ fn any_page_of_a_long_batch_may_be_unreadable() {
 
 /// Reading an entire batch next to bad sectors can take seconds, and a host repeats failed reads.
 #[test]
-fn what_cannot_be_restored_is_not_tried_again_at_once() {
+fn failed_restorations_are_not_retried_at_once() {
     let (world, plain) = killed(true);
     let drive = world.open();
     world.ruin_parity(0);

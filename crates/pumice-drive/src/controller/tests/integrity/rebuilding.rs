@@ -401,7 +401,7 @@ fn a_dead_block_that_was_copied_along_is_not_taken() {
 
 /// An intact superblock does not help a drive whose log is damaged in the middle.
 #[test]
-fn damage_in_the_middle_of_the_log_costs_what_stood_there() {
+fn damage_in_the_middle_of_the_log_costs_only_the_damaged_data() {
     let (world, data) = damage::written();
     let (segment, record) = damage::record_of(&world, 50);
     world.flip_for_good(segment, record + 8);
@@ -474,7 +474,7 @@ fn lose_two_batches(world: &World, drive: Rc<Drive>) -> Vec<BatchHeader> {
 /// Two batches were not flushed, and the first was torn. The next life overwrote the first; the
 /// second still exists, intact.
 #[test]
-fn what_a_lost_life_left_behind_is_not_taken() {
+fn remains_of_a_lost_life_are_ignored() {
     let (world, data) = damage::written();
     let drive = world.open();
     let left = lose_two_batches(&world, drive);
@@ -493,7 +493,7 @@ fn what_a_lost_life_left_behind_is_not_taken() {
 /// As above, but the next life overwrote the first one with a later batch. Its own first batches,
 /// of metadata, are lost.
 #[test]
-fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
+fn remains_of_a_lost_life_do_not_replace_a_missing_batch() {
     let (world, _) = damage::written();
     let drive = world.open();
     world.run(drive.checkpoint()).unwrap();

@@ -179,7 +179,7 @@ fn a_scrub_keeps_its_rate_and_ends_with_the_drive() {
 }
 
 #[test]
-fn what_is_only_in_buffers_is_no_damage() {
+fn data_still_in_buffers_is_no_damage() {
     let world = World::new(small(16 << 20, 4));
     let drive = world.open();
     world.write(&drive, 0, &payload::noise(&mut random(1), 300 << 10)).unwrap();

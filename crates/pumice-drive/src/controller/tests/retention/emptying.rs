@@ -263,7 +263,7 @@ fn a_view_retains_the_data_of_its_snapshot_and_no_more() {
 
 /// Until a checkpoint has the tables, moved frames are recovered from the log.
 #[test]
-fn what_was_moved_is_no_change_after_a_crash() {
+fn moved_frames_are_no_changes_after_a_crash() {
     let (database, drive) = Database::of_two_hours(40, 16);
     let world = &database.world;
     world.run(drive.empty_retained(SegmentId(0))).unwrap();
@@ -279,7 +279,7 @@ fn what_was_moved_is_no_change_after_a_crash() {
 
 /// A measurement during a deletion of snapshots is discarded, because its result would be too low.
 #[test]
-fn what_snapshots_retain_is_measured_again_after_a_deletion() {
+fn retained_bytes_are_measured_again_after_a_deletion() {
     for step in 0..16 {
         let (database, drive) = Database::of_two_hours(40, 16);
         let world = &database.world;

@@ -89,7 +89,7 @@ fn power_loss_at_each_step_of_emptying_a_segment_changes_no_snapshot() {
 
 /// Messages name the snapshots that need the table, and everything else is intact.
 #[test]
-fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
+fn a_damaged_table_of_moved_frames_costs_snapshots_only() {
     let (mut disk, [_, b], victim) = with_two_snapshots(42);
     let drive = disk.world.open_without_collector();
     disk.world.run(empty(&drive, victim));

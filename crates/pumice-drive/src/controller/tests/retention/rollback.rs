@@ -395,7 +395,7 @@ fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
 
 /// More leaves name copied frames than stay in memory.
 #[test]
-fn copied_frames_are_followed_whatever_fits_in_memory() {
+fn copied_frames_are_followed_with_any_map_cache() {
     const LEAF_BYTES: u64 = 4 << 20;
     const LEAVES: u64 = 40;
     let world = World { seed: 46, ..World::new(small(LEAVES * LEAF_BYTES, 30)) };

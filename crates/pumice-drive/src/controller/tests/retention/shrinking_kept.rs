@@ -206,7 +206,7 @@ fn power_loss_in_a_shrink(scene: &Scene) {
 
 /// The error is one clear line, and nothing has changed.
 #[test]
-fn what_keeps_a_drive_with_snapshots_from_shrinking_is_said() {
+fn snapshots_that_prevent_a_shrink_are_named() {
     let scene = Scene::new(85);
     let world = scene.disk.world.copy();
     let drive = world.open();

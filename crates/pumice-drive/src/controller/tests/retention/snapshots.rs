@@ -482,7 +482,7 @@ fn leave_a_leaf(disk: &mut Disk, drive: &Drive) -> SegmentId {
 
 /// A crash left batches after the end of the log, which no snapshot needs.
 #[test]
-fn what_a_crash_left_in_a_retained_segment_is_no_problem() {
+fn remains_of_a_crash_in_a_retained_segment_are_no_problem() {
     let mut disk = Disk::new(18);
     let drive = disk.world.open();
     disk.write_some(&drive, 5);

@@ -260,7 +260,7 @@ fn a_transfer_takes_the_bytes_that_are_stored() {
 
 /// Scattered blocks, each in a record of its own, are sent as their stored bytes and their headers.
 #[test]
-fn a_transfer_of_scattered_blocks_takes_what_they_take() {
+fn a_transfer_of_scattered_blocks_is_not_much_longer_than_them() {
     let mut source = Source::new(31, small(SIZE, 24), 0);
     let drive = source.world.open();
     let data = payload::text(&mut source.random, SIZE as usize);

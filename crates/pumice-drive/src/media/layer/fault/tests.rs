@@ -139,7 +139,7 @@ fn medium_error<T: std::fmt::Debug>(result: Result<T>) {
 }
 
 #[test]
-fn a_crash_keeps_what_was_synced_and_draws_the_rest_by_sector() {
+fn a_crash_keeps_synced_data_and_draws_the_rest_by_sector() {
     let mut crash_total = Crash::default();
     let mut survivors = BTreeSet::new();
     for seed in 0..200 {
@@ -293,7 +293,7 @@ fn a_failed_append_may_or_may_not_have_arrived() {
 }
 
 #[test]
-fn what_a_failed_sync_was_to_cover_is_never_durable() {
+fn data_of_a_failed_sync_is_never_durable() {
     let mut survived = BTreeSet::new();
     for seed in 0..50 {
         let plan = FaultPlan { sync_errors: Trigger::Nth(1), ..FaultPlan::default() };
@@ -315,7 +315,7 @@ fn what_a_failed_sync_was_to_cover_is_never_durable() {
 }
 
 #[test]
-fn a_sync_cannot_save_what_another_has_lost_meanwhile() {
+fn a_sync_cannot_save_data_that_another_lost_meanwhile() {
     let mut survived = BTreeSet::new();
     for seed in 0..50 {
         let plan = FaultPlan { sync_errors: Trigger::Nth(1), ..FaultPlan::default() };
@@ -334,7 +334,7 @@ fn a_sync_cannot_save_what_another_has_lost_meanwhile() {
 }
 
 #[test]
-fn a_sync_covers_what_had_completed_when_it_was_called() {
+fn a_sync_covers_appends_completed_before_its_call() {
     let mut survived = BTreeSet::new();
     for seed in 0..50 {
         let plan = FaultPlan { latency_ns: 100..=1000, ..FaultPlan::default() };

@@ -391,7 +391,7 @@ fn only_names_of_chunks_and_commits_are_swept() {
 }
 
 #[test]
-fn what_earlier_epochs_have_left_is_swept() {
+fn objects_of_earlier_epochs_are_swept() {
     let world = World::new(8);
     let journal = world.journal();
     for life in 1..=5 {

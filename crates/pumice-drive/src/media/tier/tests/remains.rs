@@ -10,7 +10,7 @@ fn leave(world: &World, name: String) {
 }
 
 #[test]
-fn commits_do_not_wait_for_what_is_swept() {
+fn commits_do_not_wait_for_sweeps() {
     let world = World::new(12);
     let journal = world.journal();
     world.run(async {

@@ -143,7 +143,7 @@ fn lose_journal(world: &World, between: &mut Between, first: &Machine, seed: u64
 }
 
 #[test]
-fn promises_hold_whatever_fails() {
+fn promises_hold_under_any_failure() {
     let from = std::env::var("PUMICE_TIER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = from.map_or(0..SEEDS, |seed: u64| seed..seed + SEEDS);
     for seed in seeds {

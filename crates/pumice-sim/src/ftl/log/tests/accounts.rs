@@ -93,7 +93,7 @@ pub(super) fn recount(drive: &LogFtl) {
 }
 
 #[test]
-fn what_is_written_adds_up() {
+fn the_counts_of_writes_add_up() {
     for (number, spec) in kinds().into_iter().enumerate() {
         let mut drive = LogFtl::new(spec).unwrap();
         for round in 0..6 {
@@ -208,7 +208,7 @@ fn a_terabyte_takes_less_than_two_gib() {
 }
 
 #[test]
-fn memory_stays_below_what_is_said() {
+fn memory_stays_below_the_stated_bound() {
     for fraction in [1.0, 0.5, 0.14] {
         let shape = FlashShape { pages_per_block: 64, blocks_per_plane: 128, ..SHAPE };
         let plain = LogSpec { shape, user_blocks: 55_000, ..small() };
@@ -232,7 +232,7 @@ fn memory_stays_below_what_is_said() {
 }
 
 #[test]
-fn what_is_impossible_is_refused() {
+fn impossible_specifications_are_refused() {
     let refused = |spec: LogSpec, what: &str| {
         let error = LogFtl::new(spec).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);

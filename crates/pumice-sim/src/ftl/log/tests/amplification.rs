@@ -68,7 +68,7 @@ fn the_formula_gives_the_published_figures() {
 }
 
 #[test]
-fn amplification_is_that_of_the_formula() {
+fn amplification_follows_the_formula() {
     for (a, overwrites) in [(1.0737, 3), (1.2, 3), (1.5, 4)] {
         let mut drive = drive(a, 1.0, 0);
         let mut host = uniform(&drive);

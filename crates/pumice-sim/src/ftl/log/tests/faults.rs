@@ -336,7 +336,7 @@ fn a_drive_that_has_no_room_left_says_so() {
 }
 
 #[test]
-fn what_cannot_fail_is_refused() {
+fn impossible_failures_are_refused() {
     let [spec, ..] = drives(Some(8));
     let mut drive = LogFtl::new(spec).unwrap();
     let address = BlockAddress { die: 7, block: 39 };

@@ -154,7 +154,7 @@ fn garbage_collection_slows_writes_evenly() {
 
 /// A row of moved data is not programmed before its data has been read, even if its die is idle.
 #[test]
-fn what_is_moved_is_read_before() {
+fn moved_data_is_read_first() {
     let timing = FlashTiming { read_ns: 5_000_000_000, ..TIMING };
     let mut drive = filled(LogSpec { timing, user_blocks: 35 * 64, ..small() });
     let now = drive.settle();
