@@ -45,7 +45,7 @@ fn methods(text: &str) -> Vec<String> {
             so_far.push(' ');
         }
         if let Some(whole) = so_far.strip_suffix(" {") {
-            found.push(whole.replace(", )", ")"));
+            found.push(whole.replace(", )", ")").replace(", mut ", ", ").replace("(mut ", "("));
             signature = None;
         }
     }

@@ -63,6 +63,11 @@
 //! * Random 4 KiB writes without a read-modify-write of their neighbours.
 //! * Trim and write-zeroes in constant time for large ranges; holes read without I/O.
 //! * Optional recompression of cold data with a denser codec during garbage collection.
+//! * Snapshots: read them, compare them, roll back to them, create writable clones of them, and
+//!   transfer their differences to other drives. See [`snapshots`] and [`Drive::create_snapshot`].
+//! * Encryption at rest with AES-256. See [`Spec::keys`].
+//! * Mirrors of several members, and objects in a bucket with a local journal. See
+//!   [`media::array`] and [`media::tier`].
 //! * Online scrubbing and resizing; checking, extraction and rebuilding without a server.
 //! * Any storage through [`Medium`], and any wrapper of one through [`Layer`].
 //! * Simulation: the same code runs in virtual time, and one seed repeats a run exactly.

@@ -101,7 +101,7 @@ impl NoteKind {
 pub enum Block {
     /// Prose.
     Paragraph(String),
-    /// An emphasised sentence.
+    /// An emphasized sentence.
     Note {
         /// Severity.
         kind: NoteKind,

@@ -144,7 +144,7 @@ pub(super) fn judge_refusal(info: &Info, needed: u64) -> Result<(), Mismatch> {
         return Ok(());
     }
     Err(Mismatch {
-        promised: format!("a drive is full only when data takes its {} bytes", data_bytes(info)),
+        promised: format!("a drive is full only when its data occupies {} bytes", data_bytes(info)),
         found: format!(
             "a write was refused with {needed} bytes of data at most, {:.1} % in use",
             info.used_percent

@@ -204,8 +204,9 @@ impl Life {
             ..self.medium()
         };
         let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
-        let (of, clock) = ((drive.uuid(), &wanted), self.scene.clock());
-        drive.set_origin(Drive::open_origin(Rc::new(medium), clock, of, options).await?)
+        let (clone, clock) = (drive.uuid(), self.scene.clock());
+        let opening = Drive::open_origin(Rc::new(medium), clock, clone, &wanted, options);
+        drive.set_origin(opening.await?)
     }
 
     /// Damages the data on the medium. From now on, reads may fail.

@@ -354,7 +354,7 @@ impl World {
         let mut disk = image.bytes().to_vec();
         let looking = async {
             let drive = Drive::open(copy.layers.clone(), runtime.clock(), options).await?;
-            let part = drive.partial();
+            let part = drive.partial_receive();
             let offset = part.map_or(0, |part| part.offset as usize);
             drive.read(0, &mut disk[..offset]).await?;
             Ok((part, drive.snapshots()))
@@ -451,7 +451,7 @@ fn draw_crash(random: &mut Random) -> CrashAt {
 async fn receive(drive: &Drive, bytes: &[u8], name: &str, notes: bool) -> Result<bool> {
     let Some(head) = bytes.first_chunk() else { return Ok(false) };
     let reader = TransferReader::new(head)?;
-    drive.fit(reader.head(), name).await?;
+    drive.check_transfer(reader.head(), name).await?;
     let mut receive = Receive::new(drive, reader, name.to_owned());
     let mut rest = &bytes[TRANSFER_HEAD_BYTES..];
     while let Some(header) = rest.first_chunk() {

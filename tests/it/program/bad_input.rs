@@ -359,7 +359,7 @@ fn another_user_is_told_whose_drive_it_is() {
 }
 
 #[test]
-fn a_slip_is_recognised() {
+fn a_slip_is_recognized() {
     for (args, words) in [
         (&["creat"][..], "'creat': did you mean 'create'? (see pumice --help)"),
         (&["restore", "d"], "'restore': did you mean 'receive'? (see pumice --help)"),

@@ -1,4 +1,4 @@
-//! Tests whether two targets that took turns differ: a randomisation test over whole rounds.
+//! Tests whether two targets that took turns differ: a randomization test over whole rounds.
 //!
 //! ```text
 //! round     1     2     3    ...    n

@@ -17,7 +17,7 @@ mod tests {
     use super::nearest;
 
     #[test]
-    fn slips_are_recognised() {
+    fn slips_are_recognized() {
         let names = ["copy", "atto", "iometer"];
         assert_eq!(nearest("cpoy", &names), Some("copy"));
         assert_eq!(nearest("iometre", &names), Some("iometer"));

@@ -1,5 +1,5 @@
 //! Waiting within one thread: for a condition, or in a queue. The controller has no other
-//! synchronisation. Not for use across threads.
+//! synchronization. Not for use across threads.
 //!
 //! In a [`WaitQueue`], a waiter states its condition. The code that changes the state wakes all
 //! waiters, and each of them checks its condition again. If only one of them can proceed, the order

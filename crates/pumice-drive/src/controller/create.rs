@@ -261,6 +261,29 @@ pub(super) async fn create_as(medium: &dyn AnyMedium, spec: &Spec, incomplete: b
 mod tests {
     //! Goal: impossible drives are refused with a hint, and a full drive's capacity covers it.
     use super::*;
+    use crate::controller::log::packing::ATOMIC_WRITE_BYTES;
+    use crate::format::FRAME_BLOCKS_MAX;
+
+    /// The table in the documentation of the crate.
+    #[test]
+    fn documented_limits_match_the_constants() {
+        let segment = [SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_DEFAULT];
+        let [least, most, default] = segment.map(|bytes| format_size(bytes.into()));
+        let (block, disk) = (format_size(BLOCK_BYTES as u64), format_size(SIZE_BYTES_MAX));
+        assert!(SEGMENTS_MAX.is_power_of_two());
+        for row in [
+            format!("| size of the disk | {block} to {disk}, a multiple of {block} |"),
+            format!("| segment | {least} to {most}, {default} by default |"),
+            format!("| segments | {SEGMENTS_MIN} to 2^{} |", SEGMENTS_MAX.ilog2()),
+            format!(
+                "| frame | 1 to {FRAME_BLOCKS_MAX} blocks of {block}, {FRAME_BLOCKS_DEFAULT} by \
+                 default |"
+            ),
+            format!("| atomic write | {} |", format_size(ATOMIC_WRITE_BYTES as u64)),
+        ] {
+            assert!(include_str!("../lib.rs").contains(&row), "lib.rs has no row {row:?}");
+        }
+    }
 
     #[test]
     fn impossible_specs_are_refused() {

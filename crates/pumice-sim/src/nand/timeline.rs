@@ -68,7 +68,7 @@ mod tests {
     fn a_gap_is_taken_when_it_is_long_enough() {
         let mut bus = Timeline::default();
         assert_eq!(bus.take(0, 100, 50), 100);
-        assert_eq!(bus.take(0, 0, 60), 0, "before what was asked for earlier");
+        assert_eq!(bus.take(0, 0, 60), 0, "before an earlier request");
         assert_eq!(bus.take(0, 0, 41), 150, "the gap is 40 long");
         assert_eq!(bus.take(0, 0, 40), 60);
         assert_eq!(bus.take(0, 0, 1), 191);

@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let batches = input.start()?;
     let received = runtime.block_on(receive(&runtime, &drive, reader, name, &batches, &interrupt));
-    let (part, is_medium_full) = (drive.partial(), drive.info().medium_full);
+    let (part, is_medium_full) = (drive.partial_receive(), drive.info().medium_full);
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     let received = received.and_then(|received| closed.map(|()| received).map_err(Into::into));
@@ -189,7 +189,7 @@ fn options(read_only: bool) -> OpenOptions {
 
 /// Prints the position from which an interrupted receive continues.
 fn show_token(runtime: &Runtime, args: &Args) -> Result<Outcome> {
-    let part = open::drive(runtime, &args.path, options(true))?.partial();
+    let part = open::drive(runtime, &args.path, options(true))?.partial_receive();
     runtime.drop_tasks();
     match part {
         Some(part) => print(&format!("{}\n", Token(part)))?,
@@ -222,7 +222,7 @@ fn make(args: &Args, head: &TransferHead) -> Result<()> {
 fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) -> Result<u32> {
     let disk = open::drive(runtime, path, options(true))?;
     let checked = runtime.block_on(async {
-        let Received::Base(base) = disk.fit(head, name).await? else { return Ok(()) };
+        let Received::Base(base) = disk.check_transfer(head, name).await? else { return Ok(()) };
         let place = Place { path: path.to_owned(), snapshot: Some(base.clone()) };
         let medium = open::medium_of(runtime, path).await?;
         let view = open::on_medium(runtime, place.snapshot.as_deref(), medium, options(true));

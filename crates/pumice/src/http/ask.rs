@@ -20,8 +20,7 @@ use pumice_drive::base::{Clock, Error};
 use pumice_drive::controller::{SegmentMap, SnapshotInfo};
 use pumice_drive::runtime::Runtime;
 
-/// Maximum number of waiting questions. More arise only if a drive has more than 16 clients
-/// watching it.
+/// Maximum number of waiting requests. There are more only if more than 16 clients watch a drive.
 const QUESTIONS_MAX: usize = 16;
 
 /// Time limit for a snapshot. A thread of drives answers in well under a millisecond; if it takes

@@ -98,7 +98,7 @@ async fn open_at(
     runtime: &Runtime,
     access: &Access,
     path: &Path,
-    wanted: (Uuid, &Origin),
+    (clone, origin): (Uuid, &Origin),
 ) -> Result<Rc<Drive>> {
     let medium = medium(runtime, path, access).await?;
     let medium = keys::unlock_origin(medium).await?.into_shared();
@@ -108,7 +108,7 @@ async fn open_at(
         map_cache_bytes: MAP_CACHE_BYTES,
         ..OpenOptions::default()
     };
-    Drive::open_origin(medium, runtime.clock(), wanted, options).await
+    Drive::open_origin(medium, runtime.clock(), clone, origin, options).await
 }
 
 /// Changes the recorded path of a clone's origin.
@@ -122,7 +122,7 @@ pub(crate) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Re
     drop(open_at(runtime, &Access::default(), path, (clone.uuid(), &wanted)).await?);
     let whole = path.canonicalize().ok().and_then(|path| path.to_str().map(ToOwned::to_owned));
     let whole = whole.ok_or_else(|| wrong(format!("{} is not UTF-8", path.display())))?;
-    clone.move_origin(whole).await
+    clone.set_origin_path(whole).await
 }
 
 /// Opens a medium that another process may write to, for reading and without keys, with as much of

@@ -1,4 +1,4 @@
-//! Stands in for `vhost` in a program without that feature: there is no device.
+//! Replaces `vhost` in a program built without that feature, which has no device.
 
 use anyhow::Result;
 

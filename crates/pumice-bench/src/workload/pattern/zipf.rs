@@ -9,7 +9,7 @@ use rand::distr::Distribution;
 
 use pumice_drive::base::seed::Random;
 
-/// The fractional part of the golden ratio. Used as a factor, it maximises the distances between
+/// The fractional part of the golden ratio. Used as a factor, it maximizes the distances between
 /// the multiples of a number.
 ///
 /// Source: Knuth, The Art of Computer Programming, vol. 3, section 6.4, Fibonacci hashing.

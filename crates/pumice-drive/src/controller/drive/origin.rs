@@ -139,8 +139,9 @@ impl Drive {
 }
 
 impl Drive {
-    /// Opens the snapshot from which `clone` was made, read-only, on the medium of its drive, which
-    /// may be open for writing elsewhere. It has no tasks, so it need only be dropped.
+    /// Opens `origin`, the snapshot from which the drive `clone` was made, read-only, on the medium
+    /// of its drive, which may be open for writing elsewhere. It has no tasks, so it need only be
+    /// dropped.
     ///
     /// # Errors
     /// `InvalidInput` if the medium contains another drive, `NotFound` if the snapshot does not
@@ -148,14 +149,14 @@ impl Drive {
     pub async fn open_origin(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
-        (clone, wanted): (Uuid, &Origin),
+        clone: Uuid,
+        origin: &Origin,
         options: OpenOptions,
     ) -> Result<Rc<Self>> {
         let may_pass = |error: &Error| matches!(error.kind(), ErrorKind::Corrupt);
         for _ in 1..ATTEMPTS {
             let opened =
-                Self::try_open_origin(medium.clone(), clock.clone(), (clone, wanted), options)
-                    .await;
+                Self::try_open_origin(medium.clone(), clock.clone(), clone, origin, options).await;
             match opened {
                 Err(error) if may_pass(&error) => {
                     tracing::debug!(error = %error.chain(), "the origin may be changing");
@@ -164,25 +165,26 @@ impl Drive {
                 opened => return opened,
             }
         }
-        Self::try_open_origin(medium, clock, (clone, wanted), options).await
+        Self::try_open_origin(medium, clock, clone, origin, options).await
     }
 
     async fn try_open_origin(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
-        (clone, wanted): (Uuid, &Origin),
+        clone: Uuid,
+        origin: &Origin,
         options: OpenOptions,
     ) -> Result<Rc<Self>> {
         let superblock: Superblock = superblocks::load(&*medium).await?.stored.superblock;
-        if superblock.uuid != wanted.drive {
-            let what = format!("it holds drive {}, not {}", superblock.uuid, wanted.drive);
+        if superblock.uuid != origin.drive {
+            let what = format!("it holds drive {}, not {}", superblock.uuid, origin.drive);
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         medium.set_geometry(superblocks::geometry(&superblock))?;
-        let guid = wanted.snapshot.to_string();
+        let guid = origin.snapshot.to_string();
         let reader = Reader::new(&*medium, &superblock);
         let found = reader.snapshot_like(&guid, |entry| {
-            (entry.guid, entry.watermark) == (wanted.snapshot, wanted.watermark)
+            (entry.guid, entry.watermark) == (origin.snapshot, origin.watermark)
         });
         let (snapshot, forwards) = found.await?;
         // Otherwise nothing ensures that the needed frames stay at the places in these tables.

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_is_recognised_beside_others() {
+    fn a_reader_is_recognized_beside_others() {
         let streams = Streams::default();
         assert!(!streams.note(0, 4096));
         assert!(streams.note(4096, 4096));

@@ -276,7 +276,7 @@ pub struct Memory {
 
 impl Drive {
     /// Returns the part of a snapshot that the disk contains, if it is not a whole disk.
-    pub fn partial(&self) -> Option<Partial> {
+    pub fn partial_receive(&self) -> Option<Partial> {
         self.core().superblock().receiving.map(Partial::from)
     }
 

@@ -45,7 +45,7 @@ impl Drive {
     /// # Errors
     /// `InvalidInput` if the drive is not a clone, or the path is too long; `ReadOnly`, `Poisoned`,
     /// `Medium`.
-    pub async fn move_origin(&self, path: String) -> Result<()> {
+    pub async fn set_origin_path(&self, path: String) -> Result<()> {
         self.core().check_writable(0, 0)?;
         if self.origin().is_none() || path.len() > ORIGIN_PATH_MAX {
             let what = "only a clone has an origin, whose path has at most 1024 bytes";

@@ -83,7 +83,7 @@ impl Drive {
         let grows = wanted.size_bytes.is_some_and(|bytes| bytes > self.size_bytes());
         let what = "the disk holds a part of a snapshot, whose size is fixed: until the rest is \
                     received, only the capacity can change";
-        ensure(!grows || self.partial().is_none(), ErrorKind::InvalidInput, what)?;
+        ensure(!grows || self.partial_receive().is_none(), ErrorKind::InvalidInput, what)?;
         self.resize_even_a_part(wanted).await
     }
 

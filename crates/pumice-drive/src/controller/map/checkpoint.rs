@@ -127,7 +127,10 @@ impl L2p {
             None => {
                 let start = target.len();
                 content.encode(target);
-                assert!(target.len() - start <= LEAF_BYTES_MAX, "an address names any leaf");
+                assert!(
+                    target.len() - start <= LEAF_BYTES_MAX,
+                    "an address can describe a leaf of any length"
+                );
                 LeafContent::Runs
             }
         }

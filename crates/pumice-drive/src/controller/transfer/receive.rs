@@ -66,7 +66,7 @@ impl Drive {
     /// `AlreadyExists` if the drive has the snapshot, or one with that name; `InvalidInput`,
     /// stating the required drive or state, if the transfer is for another drive or another state
     /// of this one.
-    pub async fn fit(&self, head: &TransferHead, name: &str) -> Result<Received> {
+    pub async fn check_transfer(&self, head: &TransferHead, name: &str) -> Result<Received> {
         let snapshots = self.snapshots();
         if let Some(same) = snapshots.iter().find(|info| info.guid == head.snapshot) {
             let what = format!("the drive has this snapshot already: it is named {}", same.name);
@@ -91,7 +91,7 @@ impl Drive {
             )));
         }
         let base = head.base.as_ref();
-        if let Some(part) = self.partial() {
+        if let Some(part) = self.partial_receive() {
             let is_same = part.snapshot == head.snapshot
                 && part.base == base.map(|base| base.snapshot)
                 && head.start <= part.offset;
@@ -139,8 +139,8 @@ impl Drive {
 }
 
 impl<'a> Receive<'a> {
-    /// Prepares to receive onto a drive that [`Drive::fit`] has accepted. The snapshot will be
-    /// named `name`. Nothing is changed yet.
+    /// Prepares to receive onto a drive that [`Drive::check_transfer`] has accepted. The snapshot
+    /// will be named `name`. Nothing is changed yet.
     pub fn new(drive: &'a Drive, reader: TransferReader, name: String) -> Self {
         let head = reader.head();
         let codec = Codec::from_format(head.codec, head.codec_level);
@@ -194,7 +194,7 @@ impl<'a> Receive<'a> {
     /// Marks the disk as a part of the snapshot and enlarges it, unless that was already done.
     async fn mark(&self) -> Result<()> {
         let (drive, head) = (self.drive, self.reader.head());
-        if drive.partial().is_none() {
+        if drive.partial_receive().is_none() {
             drive.note_receiving(head, head.start).await?;
         }
         if head.size_bytes > drive.size_bytes() {
@@ -235,7 +235,7 @@ impl<'a> Receive<'a> {
     pub async fn note(&mut self) -> Result<()> {
         self.drive.flush().await?;
         // A transfer that is sent again may have begun before the recorded offset.
-        if self.drive.partial().is_some_and(|part| part.offset < self.offset) {
+        if self.drive.partial_receive().is_some_and(|part| part.offset < self.offset) {
             self.drive.note_receiving(self.reader.head(), self.offset).await?;
         }
         self.noted_bytes = self.reader.bytes();

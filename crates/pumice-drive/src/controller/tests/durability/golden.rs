@@ -344,8 +344,8 @@ fn open_clone(world: &World, template: &World) -> Rc<Drive> {
     let clock = world.runtime.clone();
     let count = Count::new(template.memory.clone());
     let medium = Rc::new(Fault::new(count, clock.clone(), 0, FaultPlan::default()));
-    let of = (drive.uuid(), &wanted);
-    let opening = Drive::open_origin(medium, clock.clock(), of, OpenOptions::default());
+    let (clone, options) = (drive.uuid(), OpenOptions::default());
+    let opening = Drive::open_origin(medium, clock.clock(), clone, &wanted, options);
     drive.set_origin(world.run(opening).unwrap()).unwrap();
     drive
 }

@@ -66,8 +66,8 @@ impl Clone {
         let count = Count::new(self.memory_of_origin.clone());
         let medium = Rc::new(Fault::new(count, runtime.clone(), 0, plan));
         let options = OpenOptions::default();
-        let wanted = (self.world.spec.uuid, &self.wanted);
-        self.world.run(Drive::open_origin(medium, runtime.clock(), wanted, options))
+        let (clone, clock) = (self.world.spec.uuid, runtime.clock());
+        self.world.run(Drive::open_origin(medium, clock, clone, &self.wanted, options))
     }
 
     pub(crate) fn open(&self) -> Rc<Drive> {

@@ -205,7 +205,7 @@ fn a_clone_is_sent_on_where_that_was_interrupted() {
                 interrupted += 1;
                 let options = OpenOptions { read_only: true, ..partial() };
                 let part = target.try_open(options).unwrap();
-                start = part.partial().map_or(0, |part| part.offset);
+                start = part.partial_receive().map_or(0, |part| part.offset);
                 target.kill(part);
             }
             compare(&target, name, disk);

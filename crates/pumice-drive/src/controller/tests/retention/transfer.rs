@@ -139,7 +139,7 @@ async fn apply(drive: &Drive, transfer: &[u8], end: usize, notes: bool) -> Resul
     let head = transfer.first_chunk().ok_or_else(|| Error::new(ErrorKind::Corrupt, "no head"))?;
     let reader = TransferReader::new(head)?;
     let name = reader.head().name.clone();
-    drive.fit(reader.head(), &name).await?;
+    drive.check_transfer(reader.head(), &name).await?;
     let mut receive = Receive::new(drive, reader, name);
     for batch in batches(transfer).into_iter().take(end) {
         if receive.apply(batch).await? {
@@ -313,7 +313,7 @@ fn a_transfer_goes_on_where_it_was_interrupted() {
                 let kind = target.refusal().kind();
                 assert_eq!(kind, ErrorKind::InvalidInput, "a part is not opened");
                 let drive = target.try_open(OpenOptions { read_only: true, ..partial() }).unwrap();
-                let part = drive.partial().unwrap();
+                let part = drive.partial_receive().unwrap();
                 assert_eq!(part.base.is_some(), since.is_some());
                 target.kill(drive);
                 transfer = source.send(name, since, part.offset);
@@ -368,7 +368,7 @@ fn a_part_holds_all_before_its_offset_even_after_an_error() {
         let refused = target.run(receive.apply(rest.next().unwrap()));
         assert_eq!(kind(refused), Some(ErrorKind::InvalidInput), "a batch after a hole");
         target.run(receive.note()).unwrap();
-        let offset = drive.partial().unwrap().offset;
+        let offset = drive.partial_receive().unwrap().offset;
         assert!(offset > 0, "{segments}");
         let part = target.read(&drive, 0, offset as usize).unwrap();
         assert!(part == source.disk("1")[..part.len()], "{segments}: the disk below {offset}");
@@ -399,7 +399,7 @@ fn a_batch_that_is_refused_changes_nothing() {
                 assert_eq!(kind(target.run(receive.apply(&wrong))), Some(ErrorKind::Corrupt));
                 target.run(receive.note()).unwrap();
                 assert_eq!((receive.offset(), receive.bytes()), before);
-                let found = (drive.partial().map(|part| part.offset), drive.size_bytes());
+                let found = (drive.partial_receive().map(|part| part.offset), drive.size_bytes());
                 let wanted = if at == 0 { (None, SIZE / 2) } else { (Some(before.0), SIZE) };
                 assert_eq!(found, wanted, "batch {at}");
             }
@@ -419,7 +419,7 @@ fn a_part_is_given_room_and_keeps_its_base() {
     receive_all(&target, &source.send("1", Some("0"), 0)).unwrap();
     receive(&target, &source.send("2", Some("1"), 0), 2, true).unwrap_err();
     let drive = target.try_open(partial()).unwrap();
-    let part = drive.partial();
+    let part = drive.partial_receive();
     assert_eq!(kind(target.run(drive.delete_snapshots(&["0", "1"]))), Some(ErrorKind::Busy));
     assert_eq!(kind(target.run(drive.bookmark_snapshot("1"))), Some(ErrorKind::Busy));
     target.run(drive.delete_snapshot("0")).unwrap();
@@ -430,7 +430,7 @@ fn a_part_is_given_room_and_keeps_its_base() {
         resize(&target, Some(SIZE), segments).unwrap();
     }
     let drive = target.try_open(partial()).unwrap();
-    assert_eq!(drive.partial(), part);
+    assert_eq!(drive.partial_receive(), part);
     target.close(drive);
     receive_all(&target, &source.send("2", Some("1"), part.unwrap().offset)).unwrap();
     compare(&target, "2", source.disk("2"));
@@ -475,7 +475,7 @@ fn power_loss_leaves_a_part_or_the_snapshot() {
         target.run(drive.layers().crash()).unwrap();
         target.kill(drive);
         let drive = target.try_open(OpenOptions { read_only: true, ..partial() }).unwrap();
-        let (part, snapshots) = (drive.partial(), drive.snapshots().len());
+        let (part, snapshots) = (drive.partial_receive(), drive.snapshots().len());
         target.kill(drive);
         match part {
             Some(part) => {
@@ -579,7 +579,7 @@ fn a_transfer_for_another_drive_is_refused() {
     let refused = |transfer: &[u8], mention: &str| {
         let drive = target.try_open(OpenOptions { read_only: true, ..partial() }).unwrap();
         let reader = TransferReader::new(transfer.first_chunk().unwrap()).unwrap();
-        let fit = drive.fit(reader.head(), &reader.head().name);
+        let fit = drive.check_transfer(reader.head(), &reader.head().name);
         let error = target.run(fit).unwrap_err();
         assert!(error.to_string().contains(mention), "{error}");
         target.kill(drive);
@@ -620,7 +620,7 @@ fn a_part_is_given_up_by_rolling_back() {
     receive(&target, &transfer, 2, true).unwrap_err();
     let drive = target.try_open(partial()).unwrap();
     target.run(drive.roll_back("0", false)).unwrap();
-    assert_eq!(drive.partial(), None);
+    assert_eq!(drive.partial_receive(), None);
     target.close(drive);
     compare(&target, "0", source.disk("0"));
     receive_all(&target, &transfer).unwrap();
