@@ -72,7 +72,6 @@ fn main() -> Result<()> {
     })
 }
 
-/// Opens the drive.
 async fn open(runtime: &Runtime, medium: Rc<SlowSync>) -> Result<Rc<Drive>> {
     Drive::open(medium, runtime.clock(), OpenOptions::default()).await
 }

@@ -54,7 +54,6 @@ fn run(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens the drive at `path`.
 fn open(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
     let medium = FileMedium::open(runtime.clone(), path, FileOptions::default().with_direct(true))?;
     runtime.block_on(Drive::open(Rc::new(medium), runtime.clock(), OpenOptions::default()))

@@ -41,7 +41,6 @@ async fn serve(runtime: &Runtime, socket: &Path, end: impl Future<Output = ()>) 
     drive.close().await
 }
 
-/// Opens the drive.
 async fn open(runtime: &Runtime, medium: MemMedium) -> Result<Rc<Drive>> {
     Drive::open(Rc::new(medium), runtime.clock(), OpenOptions::default()).await
 }

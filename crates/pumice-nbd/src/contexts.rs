@@ -44,7 +44,6 @@ const OWN: &str = "x-pumice:changed:";
 /// clients use 0 for "no context".
 const NAMES: [&str; 2] = ["base:allocation", "x-pumice:stored"];
 
-/// One context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Context {
     Allocation,

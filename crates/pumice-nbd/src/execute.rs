@@ -46,7 +46,6 @@ impl WriteStream {
     }
 }
 
-/// Executes the jobs of one slot.
 pub(super) async fn execute(session: Rc<Session>, inbox: SlotInbox<Job>) {
     loop {
         match inbox.job().await {

@@ -74,7 +74,6 @@ pub(super) struct Terms<'a> {
     pub(super) refused: &'a dyn Fn(&str, &str),
 }
 
-/// The flags of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientFlags {
     /// Whether the client understands refusals of options, as TLS requires.

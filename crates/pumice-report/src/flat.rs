@@ -4,7 +4,6 @@
 use super::number::Number;
 use super::table::{Cell, Column, Table};
 
-/// One value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// An empty cell.

@@ -43,7 +43,6 @@ pub struct Partial {
     pub(super) main: usize,
     /// Requested half-width, in percentage points.
     pub(super) error_points: f64,
-    /// Confidence in percent.
     pub(super) confidence_percent: f64,
     /// Total number of draws of all shards, if it was fixed in advance.
     pub(super) draws_planned: Option<u64>,

@@ -22,7 +22,6 @@ const REGIONS: u64 = 16;
 /// Weight of the overall mean in the expected value of a stratum, in draws.
 const PRIOR_DRAWS: f64 = 4.0;
 
-/// One stratum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stratum {
     pub(super) name: String,

@@ -117,7 +117,6 @@ impl LogStore {
         Ok(held.map(|window| window.times))
     }
 
-    /// Ends a read.
     pub(super) fn end_read(&mut self) {
         self.reading -= 1;
     }

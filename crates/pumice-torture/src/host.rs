@@ -61,7 +61,6 @@ pub(super) const COLD_FIFTHS: u64 = 3;
 /// the disk again in between.
 const TRIES_AFTER_TRIM: u32 = 3;
 
-/// One host.
 pub(super) struct Host {
     pub(super) drive: Rc<Drive>,
     pub(super) scene: Rc<Scene>,

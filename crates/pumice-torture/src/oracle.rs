@@ -154,7 +154,6 @@ impl Image {
 /// A disk as it was read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found<'a> {
-    /// The bytes.
     pub(super) bytes: &'a [u8],
     /// The blocks that could not be read.
     pub(super) unreadable: &'a BTreeSet<usize>,

@@ -114,7 +114,6 @@ pub(super) struct Scene {
     pub(super) crash_point: Rc<CrashPoint>,
     /// Fingerprint of all events.
     pub(super) trace: Rc<Trace>,
-    /// The oracle.
     pub(super) oracle: RefCell<Oracle>,
     /// The snapshots, and their expected content.
     pub(super) snapshots: RefCell<Frozens>,

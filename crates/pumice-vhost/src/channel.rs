@@ -78,7 +78,6 @@ impl Channel {
         Ok(Received { head, body, descriptors })
     }
 
-    /// Fills `bytes`.
     async fn fill(&self, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<(), End> {
         let mut filled = 0;
         while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -98,7 +98,6 @@ pub(crate) struct Region {
     /// The address at which the front end has mapped it.
     pub(crate) user_address: u64,
     pub(crate) bytes: u64,
-    /// Its offset in its file.
     pub(crate) file_offset: u64,
 }
 

@@ -72,7 +72,6 @@ pub(crate) struct Parts {
     pub(crate) output: Vec<Segment>,
     kind: u32,
     sector: u64,
-    /// The address of the status.
     pub(crate) status: GuestAddress,
 }
 

@@ -14,7 +14,6 @@ use pumice_drive::base::{Error, ErrorKind};
 pub(crate) struct Place {
     /// File or block device.
     pub(crate) path: PathBuf,
-    /// The snapshot.
     pub(crate) snapshot: Option<String>,
 }
 

@@ -103,10 +103,8 @@ pub fn measure(data: &[u8], codec: Codec, chunk_bytes: usize) -> Saving {
     meter.tally().saved()
 }
 
-/// The codecs of a [`Survey`].
 const SURVEY_CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd { level: 1 }];
 
-/// The chunk sizes of a [`Survey`].
 const SURVEY_CHUNK_BYTES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 
 /// Measures data with LZ4 and zstd:1 in chunks of 4, 16 and 64 KiB.

@@ -45,7 +45,6 @@ const STEPS: f64 = 250.0;
 /// Number that represents a unit of one repeated byte.
 const FILL: u8 = 255;
 
-/// The codecs of a profile.
 const PROFILE_CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd { level: 1 }];
 
 /// Savings of both codecs for one piece, as fractions.

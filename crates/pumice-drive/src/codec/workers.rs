@@ -103,7 +103,6 @@ pub struct Pool {
 /// The encoding of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Coding {
-    /// The codec.
     pub(crate) codec: Codec,
     /// The form of frames of several blocks.
     pub(crate) form: FrameForm,

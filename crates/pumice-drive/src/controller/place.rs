@@ -13,7 +13,6 @@ use crate::format::{FRAME_BLOCKS_MAX, RecordAddress, Source};
 /// Address of a frame: the start of the header of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FrameAddress {
-    /// The segment.
     pub(crate) segment: SegmentId,
     /// Byte offset of the record header in the segment.
     pub(crate) offset: u32,
@@ -94,8 +93,6 @@ impl FramePlace {
 /// One use of a segment: a segment that is freed and opened again has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SegmentUse {
-    /// The segment.
     pub(crate) segment: SegmentId,
-    /// Its generation.
     pub(crate) generation: u64,
 }

@@ -53,7 +53,6 @@ impl KeyType for Length {
     }
 }
 
-/// Derives a key from `secret`.
 pub(super) fn derive(secret: &[u8], salt: &[u8], label: &str) -> Zeroizing<[u8; KEY_BYTES]> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     let extracted = Salt::new(HKDF_SHA256, salt).extract(secret);
@@ -71,7 +70,6 @@ pub(super) fn aead(key: &[u8; KEY_BYTES]) -> LessSafeKey {
 
 /// The keys derived from one master key.
 pub(super) struct Keys {
-    /// For payloads.
     pub(super) payload: LessSafeKey,
     /// For an earlier master key that is stored under this one.
     pub(super) wrapping: LessSafeKey,
@@ -81,7 +79,6 @@ pub(super) struct Keys {
     pub(super) record: Mac,
     /// For the MACs of batch headers.
     pub(super) batch: Mac,
-    /// For the MACs of superblocks.
     pub(super) superblock: Mac,
 }
 

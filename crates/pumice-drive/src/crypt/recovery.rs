@@ -24,7 +24,6 @@ const CHECK_BYTES: usize = 3;
 const CODE_DIGITS: usize = (KEY_BYTES + CHECK_BYTES) * 8 / 5;
 const _: () = assert!(CODE_DIGITS * 5 == (KEY_BYTES + CHECK_BYTES) * 8, "digits are full");
 
-/// Digits of a group.
 const GROUP_DIGITS: usize = 4;
 
 /// A code that opens a drive when all other secrets are lost. Only `Display` prints it.

@@ -12,10 +12,8 @@ use zeroize::Zeroizing;
 use super::keys::{KEY_BYTES, MasterKey, aead, derive};
 use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 
-/// Bytes of a salt.
 pub(crate) const SALT_BYTES: usize = 32;
 
-/// Bytes of a nonce.
 pub(crate) const NONCE_BYTES: usize = 12;
 
 /// Bytes of a wrapped master key.

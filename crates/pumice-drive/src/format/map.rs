@@ -31,7 +31,6 @@ pub const DIRECTORY_PAGE_BYTES: usize = DIRECTORY_PAGE_LEAVES * 8;
 /// Logical blocks of one leaf: 4 MiB of the host's disk.
 pub const LEAF_BLOCKS: u16 = 1024;
 
-/// Bytes of one run of a leaf.
 pub(crate) const LEAF_RUN_BYTES: usize = 16;
 
 /// Bytes of the table of a frame of independent blocks in a leaf.

@@ -209,7 +209,6 @@ impl Executor {
         ready.pop_front()
     }
 
-    /// Polls the root future.
     pub(super) fn poll_root(&self, root: Pin<&mut dyn Future<Output = ()>>) -> Poll<()> {
         self.root.poll(root)
     }

@@ -13,7 +13,6 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::{Codec, Compressor};
 use pumice_drive::runtime::Runtime;
 
-/// Bytes of a block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A log on simulated flash.

@@ -13,7 +13,6 @@ use std::collections::{BTreeSet, HashMap};
 use hashlink::LinkedHashSet;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Bytes of a page.
 pub(super) const PAGE_BYTES: usize = BLOCK_BYTES;
 
 /// Whether a page is in the cache.

@@ -116,7 +116,6 @@ const COUNTERS: [Definition<u64>; 34] = [
     }),
 ];
 
-/// Gauges.
 const GAUGES: [Definition<f64>; 29] = [
     ("size_bytes", "Size of the disk.", |drive| drive.info.size_bytes as f64),
     ("capacity_bytes", "Capacity of the drive: the size of all segments.", |drive| {

@@ -52,7 +52,6 @@ pub(super) struct Showing {
     pub(super) _done: Sender<()>,
 }
 
-/// Drives of one thread.
 pub(super) struct DriveThread {
     runtime: Runtime,
     workers: Option<Workers>,

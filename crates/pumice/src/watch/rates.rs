@@ -35,7 +35,6 @@ pub(crate) struct Rates {
     pub commands: Vec<CommandRates>,
 }
 
-/// Rates of one command.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct CommandRates {
     /// Its name.

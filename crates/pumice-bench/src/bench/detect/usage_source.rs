@@ -23,7 +23,6 @@ const ZRAM_STORED: usize = 1;
 const ZRAM_SAME_PAGES: usize = 5;
 const ZRAM_PAGE_BYTES: u64 = 4096;
 
-/// Remark for exports.
 const EXPORT_REMARK: &str = "An export does not report how much space its data takes: test the \
                              drive, file or device that the server uses instead.";
 

@@ -16,9 +16,7 @@ const DEPTHS_MIN: usize = 3;
 
 /// One test at one level.
 pub(super) struct Cell<'a> {
-    /// The test.
     pub(super) test: &'a Test,
-    /// The level.
     pub(super) level: &'a Level,
     /// All runs, ordered by round.
     pub(super) all: Vec<&'a RunResult>,

@@ -132,14 +132,12 @@ pub(crate) struct Move<'a> {
     pub(crate) frames: &'a [MovedFrame<'a>],
     /// Bytes that must fit in the open batch.
     pub(crate) room_bytes: usize,
-    /// Reason for the move.
     pub(crate) reason: MoveReason,
 }
 
 /// Kind and number of a metadata record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaPosition {
-    /// Its kind.
     pub(crate) kind: MetaKind,
     /// Its number among the records of its kind.
     pub(crate) number: u64,

@@ -32,7 +32,6 @@ const DISTANCE_BYTES_MIN: u64 = 64 << 20;
 /// or more reach this limit.
 const DIRTY_LEAVES_MAX: usize = 32 << 10;
 
-/// The newest checkpoint.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewestCheckpoint {
     /// The last batch that it covers: it contains the changes of all batches up to this one.
@@ -71,7 +70,6 @@ pub(crate) struct Begun {
     pub(crate) root: Root,
     /// The segment table.
     pub(crate) table: Vec<TableEntry>,
-    /// The dropped ranges.
     pub(crate) dropped: Vec<DroppedRange>,
     /// The snapshots that exist once it is complete.
     pub(crate) snapshots: Vec<Snapshot>,

@@ -5,7 +5,6 @@
 
 use super::Totals;
 
-/// The counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Bytes the host wrote.
@@ -18,7 +17,6 @@ pub(crate) struct Counters {
     pub(crate) moved_bytes: Counter,
     /// Bytes of metadata records that checkpoints wrote.
     pub(crate) meta_bytes: Counter,
-    /// Bytes the host read.
     pub(crate) host_read_bytes: Counter,
     /// Bytes read from the medium to serve host reads.
     pub(crate) media_read_bytes: Counter,
@@ -83,7 +81,6 @@ impl Counters {
 pub(crate) struct Counter(u64);
 
 impl Counter {
-    /// Adds `amount`.
     #[inline]
     pub(crate) fn add(&mut self, amount: u64) {
         self.0 = self.0.saturating_add(amount);

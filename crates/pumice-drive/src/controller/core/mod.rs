@@ -151,20 +151,17 @@ pub(crate) enum Located {
 
 /// The state that recovery begins with: the newest checkpoint.
 pub(crate) struct Restored {
-    /// The map.
     pub(crate) map: L2p,
     /// The segment table.
     pub(crate) space: Space,
     /// The checkpoint itself.
     pub(crate) newest: NewestCheckpoint,
-    /// The tail of each stream.
     pub(crate) tails: [Option<Tail>; Stream::COUNT],
 }
 
 /// The place from which a leaf is loaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafPlace {
-    /// The place.
     pub(crate) place: MetadataAddress,
     /// Generation of its segment.
     pub(crate) generation: u64,

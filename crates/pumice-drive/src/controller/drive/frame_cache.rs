@@ -31,7 +31,6 @@ pub(crate) enum Lookup<T> {
 /// A requested frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Its address.
     pub(crate) address: FrameAddress,
     /// Its first block.
     pub(crate) lba: Lba,

@@ -27,7 +27,6 @@ const ENTRY_BYTES: usize = BLOCK_BYTES + 256;
 /// The identity and place of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FrameKey {
-    /// Address of the frame.
     pub(crate) address: FrameAddress,
     /// Generation of its segment.
     pub(crate) generation: u64,

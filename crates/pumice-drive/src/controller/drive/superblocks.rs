@@ -8,7 +8,6 @@ use crate::media::{AnyMedium, CopyId, Geometry, SUPERBLOCK_SLOTS};
 /// A superblock and its slot.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSuperblock {
-    /// The superblock.
     pub(crate) superblock: Superblock,
     /// The slot from which it was read.
     pub(crate) slot: u32,

@@ -29,11 +29,8 @@ pub(crate) const PAGE_ENTRY_BYTES: usize = 16;
 /// Identifies a metadata record to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Its place.
     pub(crate) place: RecordAddress,
-    /// Bytes of the record.
     pub(crate) record_bytes: u32,
-    /// Its kind.
     pub(crate) kind: MetaKind,
     /// Its number among the records of its kind.
     pub(crate) number: u64,

@@ -110,9 +110,7 @@ pub(crate) fn batch_bytes(header: &BatchHeader) -> u32 {
 /// The segment to which a stream is appended, and the next free byte in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    /// The segment.
     pub(crate) segment: SegmentId,
-    /// Its generation.
     pub(crate) generation: u64,
     /// Offset at which the next batch begins; 0 before the segment header is written.
     pub(crate) used: u32,
@@ -121,7 +119,6 @@ pub(crate) struct Tail {
 /// A batch that was sealed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealedBatch {
-    /// Its segment.
     pub(crate) segment: SegmentId,
     /// Its sequence number.
     pub(crate) seq: SeqNo,
@@ -137,7 +134,6 @@ pub(crate) struct BatchToWrite {
     pub(crate) seq: SeqNo,
     /// Its place on the medium.
     pub(crate) place: BatchPlace,
-    /// Its bytes.
     pub(crate) bytes: Arc<AlignedBuffer>,
     /// Whether it must be appended durably.
     pub(crate) is_durable: bool,
@@ -172,7 +168,6 @@ pub(crate) struct LogEnd {
     pub(crate) seq: SeqNo,
     /// Its header checksum, or the chain's start.
     pub(crate) checksum: u64,
-    /// The tail of each stream.
     pub(crate) tails: [Option<Tail>; Stream::COUNT],
 }
 

@@ -59,9 +59,7 @@ pub(crate) const RECORDS_BYTES_MAX: usize =
 /// Location of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchPlace {
-    /// The segment.
     pub(crate) segment: SegmentId,
-    /// Its generation.
     pub(crate) generation: u64,
     /// Byte offset in the segment of the buffer's first byte.
     pub(crate) base: u32,
@@ -87,7 +85,6 @@ pub(crate) struct OpenBatch {
 /// A metadata record that was appended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaRecord {
-    /// Its place.
     pub(crate) place: MetadataAddress,
     /// The checksum of its stored payload.
     pub(crate) payload_checksum: u64,

@@ -15,9 +15,7 @@ use crate::format::{
 /// A record, its place, and all its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
-    /// The record.
     pub(crate) record: Record,
-    /// Its place.
     pub(crate) place: RecordAddress,
     /// Header, sources and payload.
     pub(crate) bytes: &'a [u8],

@@ -17,7 +17,6 @@ use crate::base::SegmentId;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, DriveShape};
 use crate::media::AnyMedium;
 
-/// A scan of one segment.
 pub(crate) struct SegmentScan<'a> {
     window: Window<'a>,
     uuid: uuid::Uuid,

@@ -73,10 +73,8 @@ pub(crate) struct Cut {
     pub(crate) unreadable_bytes: u64,
 }
 
-/// The end of a walk.
 #[derive(Clone, Debug)]
 pub(crate) struct WalkEnd {
-    /// The end of the log.
     pub(crate) end: LogEnd,
     /// The opening in which the last batch was written.
     pub(crate) epoch: u32,
@@ -110,7 +108,6 @@ pub(crate) struct Pages {
 pub(crate) struct Unproven {
     /// Its number.
     pub(crate) seq: SeqNo,
-    /// Its segment.
     pub(crate) segment: SegmentId,
     /// Its offset in the segment.
     pub(crate) offset: u32,
@@ -122,7 +119,6 @@ pub(crate) struct Unproven {
 
 /// A batch of the log.
 pub(crate) struct Batch<'a> {
-    /// Its header.
     pub(crate) header: BatchHeader,
     /// The header of its segment, if it is the first in it.
     pub(crate) enters: Option<SegmentHeader>,

@@ -30,7 +30,6 @@ use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::LEAF_BLOCKS;
 
-/// Blocks copied in one write.
 const COPIED_BLOCKS: u64 = (ATOMIC_WRITE_BYTES / BLOCK_BYTES) as u64;
 
 /// The progress of a flatten, or its result.

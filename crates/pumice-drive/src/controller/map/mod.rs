@@ -87,7 +87,6 @@ impl Mapping {
 /// A piece of a frame that nothing maps to any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
-    /// The frame.
     pub(crate) place: FramePlace,
     /// First block of the piece within the frame.
     pub(crate) index: u8,

@@ -67,7 +67,6 @@ impl Slot {
 /// The leaves that must stay in memory for a change: the first and the last one affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptLeaves {
-    /// The first.
     pub(super) first: u64,
     /// The last, which may equal the first.
     pub(super) last: u64,

@@ -17,7 +17,6 @@ use crate::format::{
 
 const _: () = assert!(LEAF_TABLE_BYTES == BLOCK_TABLE_BYTES, "a leaf has a table as it is stored");
 
-/// The table of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameTable {
     segment: u32,

@@ -12,7 +12,6 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaKind, MetadataAdd
 pub(crate) struct RestoredPage {
     /// Its number.
     pub(crate) page: u32,
-    /// Its address.
     pub(crate) address: MetadataAddress,
     /// Its entries, as [`crate::format::decode_page`] returns them.
     pub(crate) entries: Box<[u64; DIRECTORY_PAGE_LEAVES]>,

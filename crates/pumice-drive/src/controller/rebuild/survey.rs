@@ -36,7 +36,6 @@ const PROBLEMS_LISTED_MAX: usize = 10_000;
 /// The content of a drive's segments.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    /// Segments in use.
     pub(crate) segments: Vec<SegmentUse>,
     /// Roots of checkpoints with the batch that contains each, newest first.
     pub(crate) roots: Vec<(SeqNo, CheckpointAddress)>,

@@ -41,9 +41,7 @@ pub(super) struct Version {
     pub(super) segment: SegmentId,
     /// Byte offset of its record.
     pub(super) offset: u32,
-    /// Bytes of its record.
     pub(super) record_bytes: u32,
-    /// Its content.
     pub(super) content: Content,
 }
 

@@ -41,7 +41,6 @@ const LIVE_FACTOR_MAX: u32 = 3;
 
 /// The content of a checkpoint.
 pub(super) struct Checkpoint {
-    /// The map.
     pub(super) map: L2p,
     /// The segment table.
     pub(super) space: Space,

@@ -33,7 +33,6 @@ const PART_SEGMENTS: usize = 1 << 16;
 pub(crate) struct Choice {
     /// The newest batch.
     pub(crate) now: SeqNo,
-    /// Bytes of a segment.
     pub(crate) segment_bytes: u32,
     /// Minimum number of bytes that emptying a victim must gain.
     pub(crate) gain_bytes_min: u32,

@@ -59,12 +59,9 @@ pub(crate) struct SegmentView {
     pub(crate) is_stuck: bool,
 }
 
-/// A segment in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsedSegment {
-    /// The segment.
     pub(crate) segment: SegmentId,
-    /// Its generation.
     pub(crate) generation: u64,
     /// Record bytes that are named elsewhere.
     pub(crate) live_bytes: u32,

@@ -353,7 +353,6 @@ impl<M: Medium> Array<M> {
     }
 }
 
-/// A range of a segment.
 type Place = (SegmentId, Range<u32>);
 
 fn overlap(one: &Place, other: &Place) -> bool {

@@ -46,7 +46,6 @@ pub(super) const PLACE_BYTES_MAX: usize = 1024;
 pub(super) const EPOCH_MAX: u32 = 1 << 30;
 pub(super) const NUMBER_MAX: u64 = 1 << 48;
 
-/// Bytes of the header of a slot.
 pub(super) const SLOT_HEADER_BYTES: u32 = 4096;
 
 /// Maximum number of slots of a journal: 2^54 bytes of the largest segments.

@@ -24,7 +24,6 @@ const MODEL_LEAVES: u64 = 32;
 /// Maximum number of entries of a segment table, whatever the superblock states.
 const TABLE_ENTRIES_MAX: u32 = 1500;
 
-/// Entries in a piece of the table.
 const PIECE_ENTRIES: usize = (16 << 10) / TableEntry::BYTES;
 
 /// An override of a value in metadata of a kind.

@@ -129,9 +129,7 @@ impl Collector {
 /// A segment that is being emptied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Victim {
-    /// The segment.
     pub(crate) segment: SegmentId,
-    /// Its generation.
     pub(crate) generation: u64,
     /// Bytes of the segment that the disk or a snapshot needed before.
     pub(crate) needed_bytes: u32,

@@ -37,7 +37,6 @@ pub(crate) struct Copied {
     pub(crate) to: SegmentUse,
     /// Its offset in the segment.
     pub(crate) offset: u32,
-    /// Bytes of its record.
     pub(crate) record_bytes: u32,
     /// Whether blocks of the frame were live when it was copied.
     pub(crate) was_live: bool,

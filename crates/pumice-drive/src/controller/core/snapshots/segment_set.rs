@@ -2,7 +2,6 @@
 
 use crate::base::SegmentId;
 
-/// A set of segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SegmentSet(Vec<u64>);
 
