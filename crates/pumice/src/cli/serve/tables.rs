@@ -93,6 +93,9 @@ impl Exports {
             if name.is_empty() {
                 bail!("{position}: an export needs a name");
             }
+            if let Some(description) = &table.description {
+                check_text(&format!("{position}: description"), description)?;
+            }
             tables.insert(name, (table, position));
         }
         Ok(Self(tables))
@@ -156,9 +159,19 @@ fn user(text: &str) -> std::result::Result<u32, String> {
 #[cfg(test)]
 mod tests {
     //! Goal: each key of a table sets its rule.
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
+
+    #[test]
+    fn a_description_that_the_protocol_cannot_send_is_refused() {
+        for (length, is_allowed) in [(TEXT_BYTES_MAX, true), (TEXT_BYTES_MAX + 1, false)] {
+            let words = ["export".to_owned(), format!("--description={}", "d".repeat(length))];
+            let matches = Table::command().try_get_matches_from(words).unwrap();
+            let found = FoundTable { name: "vm".into(), matches, position: "a.toml:1".into() };
+            assert_eq!(Exports::new(vec![found]).is_ok(), is_allowed, "{length} bytes");
+        }
+    }
 
     fn rules(words: &[&str]) -> Rules {
         let table = Table::try_parse_from(["export"].iter().chain(words)).unwrap();
