@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_request_starts_and_those_after_it_wait() {
+    fn requests_after_a_long_one_wait() {
         let (limits, paid) = (Limits::default(), Paid::default());
         limits.set(Rate { operations: None, bytes: Some(1 << 20) });
         assert!(limits.are_set());

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_follow_where_the_header_says_so() {
+    fn payloads_are_at_the_offsets_in_the_header() {
         let write = request(command::WRITE, 0, 0, 512);
         let read = request(command::READ, wire::COMMAND_FLAG_PAYLOAD_LEN, 0, 512);
         assert_eq!([&write, &read].map(|request| SIMPLE.payload_bytes(request)), [512, 0]);

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_need_not_wait_is_done_at_once_in_the_same_slot() {
+    fn a_job_without_waits_completes_in_its_slot() {
         let (world, slots) = world();
         world.announced.set(1);
         for _ in 0..1000 {

@@ -434,7 +434,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_block_is_drawn_alike() {
+    fn every_block_is_equally_likely() {
         // A small file among large ones, a sparse file, and a file with several parts.
         let mut population = Population::new(3, Shard::ALL);
         let sparse = vec![Extent { first: 5, blocks: 10_000 }, Extent { first: 90_000, blocks: 1 }];

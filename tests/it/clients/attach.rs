@@ -210,12 +210,12 @@ fn lives(kind: &str, check: &[&str]) {
 }
 
 #[test]
-fn ext4_lives_on_an_attached_drive() {
+fn an_attached_drive_holds_an_ext4() {
     lives("ext4", &["fsck.ext4", "-f", "-n"]);
 }
 
 #[test]
-fn xfs_lives_on_an_attached_drive() {
+fn an_attached_drive_holds_an_xfs() {
     lives("xfs", &["xfs_repair", "-n"]);
 }
 
@@ -247,7 +247,7 @@ impl Drop for Btrfs {
 /// Guards against a mounted btrfs that could not be detached: its mount has a device number
 /// different from the device's, so that it counted as an invisible mount.
 #[test]
-fn btrfs_lives_on_a_drive_that_lies_on_btrfs() {
+fn a_drive_on_btrfs_holds_a_btrfs() {
     let Some(mkfs) = tool("mkfs.btrfs") else { return };
     let Some(host) = Btrfs::mounted(&mkfs) else { return };
     let Some(attachable) = Attachable::named(Drive::within(&host.mountpoint), "512M") else {

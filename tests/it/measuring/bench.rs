@@ -175,7 +175,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
 /// wrong times: the server counts for itself, no read ends before its delay, and four in flight
 /// share the available time (Little's law). The same holds for fio's results, and the two agree.
 #[test]
-fn results_are_those_of_the_server_and_obey_its_delay() {
+fn results_show_the_delay_of_the_server() {
     let (Some(nbdkit), Some(fio)) = (tool("nbdkit"), tool("fio")) else { return };
     let place = Place::new();
     let preset = PRESET.split("[[test]]").next().expect("a beginning").replace("0.01", "1");

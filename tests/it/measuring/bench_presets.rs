@@ -67,7 +67,7 @@ fn every_preset_runs() {
 
 /// Checks that, as in CrystalDiskMark, the best run is shown, with a wait before each test.
 #[test]
-fn the_best_run_stands_beside_the_mean() {
+fn the_best_run_is_printed_with_the_mean() {
     let place = Place::with("");
     let args = [
         "data",

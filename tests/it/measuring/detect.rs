@@ -290,7 +290,7 @@ fn an_export_without_compression_cannot_tell() {
 
 /// Guards against a first Ctrl-C that waits for a server which never answers.
 #[test]
-fn a_look_at_a_silent_server_is_ended_by_one_signal() {
+fn one_signal_ends_the_wait_for_a_silent_server() {
     let Some(nbdkit) = tool("nbdkit") else { return };
     let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
     let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));

@@ -15,7 +15,7 @@ use crate::harness::{
 use crate::observing::http::{address, serve};
 
 #[test]
-fn the_page_lives_in_a_browser() {
+fn the_page_updates_in_a_browser() {
     let (Some(_), Some(fio), Some(python)) = (tool("chromium"), tool("fio"), tool("python3"))
     else {
         return;

@@ -147,7 +147,7 @@ fn a_directory_of_drives_is_served_by_name() {
 }
 
 #[test]
-fn drives_that_cannot_be_told_apart_or_found_are_refused() {
+fn ambiguous_or_missing_drives_are_refused() {
     if stand_in().is_some() {
         return;
     }

@@ -232,7 +232,7 @@ fn a_directory_of_another_user_is_not_asked() {
 }
 
 #[test]
-fn two_read_only_servers_leave_each_other_s_control_socket_alone() {
+fn two_read_only_servers_keep_both_control_sockets() {
     if stand_in().is_some() {
         return;
     }

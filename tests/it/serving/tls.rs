@@ -195,7 +195,7 @@ fn a_list_of_revocations_that_has_expired_accepts_no_client() {
 }
 
 #[test]
-fn qemu_comes_in_over_tcp() {
+fn qemu_connects_over_tcp() {
     let Some(qemu_img) = tool("qemu-img") else { return };
     if stand_in().is_some() {
         return;
@@ -273,7 +273,7 @@ const ERR_INVALID: u32 = (1 << 31) + 3;
 const ERR_TLS_REQD: u32 = (1 << 31) + 5;
 
 #[test]
-fn before_tls_a_server_that_requires_it_tells_nothing() {
+fn a_server_that_requires_tls_reveals_nothing_before_it() {
     if stand_in().is_some() {
         return;
     }

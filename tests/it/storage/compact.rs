@@ -121,7 +121,7 @@ fn a_drive_is_created_with_its_limits() {
 }
 
 #[test]
-fn info_says_how_a_drive_is_served_and_dead_sockets_go() {
+fn info_shows_servers_and_removes_dead_sockets() {
     if stand_in().is_some() {
         return;
     }

@@ -36,7 +36,7 @@ fn pumice(drive: &Drive, args: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_drive_goes_by_the_room_of_its_file_system() {
+fn a_thin_drive_obeys_the_space_of_its_file_system() {
     let (Some(program), Some(mount)) = (tool("qemu-io"), tool("mount")) else { return };
     if stand_in().is_some() {
         return;

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn visits_are_those_of_welch() {
+    fn visits_match_welch() {
         let other = [95.0, 91.0, 99.0, 94.0, 96.0, 90.5, 93.0];
         let comparison = one(&BASE, &other, Design::Visits(0.0));
         assert!((comparison.p - 0.000_726_652_73).abs() < 1e-10, "{comparison:?}");

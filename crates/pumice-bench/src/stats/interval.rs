@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_those_of_student() {
+    fn confidence_intervals_match_student_t() {
         for (values, low, high) in [
             (&[10.0, 12.0, 11.0, 15.0, 10.5][..], 9.232_241_6, 14.167_758_4),
             (&[1.0, 2.0, 4.0], 0.0, 6.127_916_4),

@@ -572,7 +572,7 @@ mod tests {
     use pumice_drive::base::ErrorKind;
 
     #[test]
-    fn operations_are_named_alike_everywhere() {
+    fn operations_have_one_name() {
         for operation in Operation::ALL {
             let name = format!("\"{}\"", operation.name());
             assert_eq!(serde_json::to_string(&operation).unwrap(), name);

@@ -304,7 +304,7 @@ fn data_is_encoded_when_that_saves_enough_and_only_then() {
 }
 
 #[test]
-fn lz4_blocks_are_those_of_liblz4() {
+fn lz4_blocks_match_liblz4() {
     let mut decompressor = Decompressor::new();
     for kind in 0..4 {
         for len in LENGTHS.into_iter().filter(|&len| len >= 4095) {

@@ -153,7 +153,7 @@ mod tests {
 
     /// Source: OpenSSL's HKDF and CMAC.
     #[test]
-    fn keys_and_macs_are_those_of_another_implementation() {
+    fn keys_and_macs_match_another_implementation() {
         let salt = Uuid::from_u128(7);
         let key = |label| hex(&*derive(&counted(), salt.as_bytes(), label));
         for (label, expected) in [

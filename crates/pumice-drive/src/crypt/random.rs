@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_nonce_comes_twice() {
+    fn no_nonce_is_used_twice() {
         let nonces: BTreeSet<[u8; 12]> = (0..2000).map(|_| Randomness::System.nonce()).collect();
         assert_eq!(nonces.len(), 2000);
     }

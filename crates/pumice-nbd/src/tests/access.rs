@@ -129,7 +129,7 @@ fn connections_of_an_export_and_of_a_peer_are_limited() {
 }
 
 #[test]
-fn a_client_that_asks_for_nothing_is_let_go() {
+fn an_idle_client_of_the_handshake_is_disconnected() {
     let policy = Policy { idle_max_ns: Some(300_000_000), ..Policy::default() };
     let is_ready = |offset| offset != 0;
     let disk = MemoryDisk { is_ready, gated_offset: Some(0), ..MemoryDisk::default() };
@@ -327,7 +327,7 @@ fn serve_tcp(options: Options, clients: impl FnOnce(SocketAddr) + Send + 'static
 
 /// Guards against many clients from one address that drive out earlier clients of other addresses.
 #[test]
-fn the_peer_with_most_silent_connections_makes_room() {
+fn the_peer_with_most_silent_connections_is_evicted() {
     let options = Options { connections_max: 8, ..Options::default() };
     serve_tcp(options, |target| {
         let mut patient = connect_from([127, 0, 0, 1], target);

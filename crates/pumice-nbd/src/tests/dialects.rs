@@ -464,7 +464,7 @@ fn names_choose_among_several_exports() {
 }
 
 #[test]
-fn silent_clients_make_room() {
+fn silent_clients_are_evicted_for_new_ones() {
     let options = Options { connections_max: 8, ..Options::default() };
     serve(MemoryDisk::default(), options, |door| {
         let mut witness = door.enter();

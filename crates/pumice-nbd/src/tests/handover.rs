@@ -76,7 +76,7 @@ const GO_ON: u8 = b'g';
 const GATE_NS: u64 = 200_000_000;
 
 #[test]
-fn requests_under_way_end_and_half_a_request_goes_on() {
+fn requests_in_flight_complete_and_partial_ones_continue() {
     let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
     let handed = hand_over(disk, 5_000_000_000, |mut door| {
         let mut client = door.enter();
@@ -272,7 +272,7 @@ fn a_client_continues_only_on_the_disk_that_it_knows() {
 
 /// Hands over more descriptors and bytes than fit in one message.
 #[test]
-fn a_crowd_goes_through_the_socket() {
+fn many_clients_share_the_socket() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (socket, _) = UnixStream::pair().unwrap();
     let socket = Arc::new(OwnedFd::from(socket));

@@ -71,7 +71,7 @@ impl Disk for Moving {
 }
 
 #[test]
-fn a_request_sees_one_moment_of_a_disk_that_changes_by_itself() {
+fn a_request_sees_one_state_of_a_changing_disk() {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = Moving { moment: Rc::new(Cell::new(1)), pinned: None, gone: 3 };
     let export = Rc::new(Export::new("disk", "a test disk", Rc::new(disk)));

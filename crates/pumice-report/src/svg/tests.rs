@@ -67,7 +67,7 @@ fn bars_below_zero_hang_from_it() {
 }
 
 #[test]
-fn a_missing_bar_says_why() {
+fn a_missing_bar_has_a_reason() {
     let (tags, text) = read(&bars(&sample::throughput(), &FRAME));
     assert!(text.contains("not supported") && text.contains("not measured"), "{text}");
     assert_eq!(tags.iter().filter(|tag| tag.starts_with("rect")).count(), 13);

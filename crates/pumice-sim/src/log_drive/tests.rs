@@ -235,7 +235,7 @@ fn every_log_of_the_list_becomes_a_drive() {
 }
 
 #[test]
-fn a_scaled_drive_is_over_provisioned_alike() {
+fn a_scaled_drive_keeps_the_share_of_over_provisioning() {
     for id in ["micro-center-64", "compressing-nvme-1tb"] {
         let profile = Profile::find(id).unwrap();
         let whole = LogSpec::of(&profile, StoredSizes::Constant(0.5)).unwrap();

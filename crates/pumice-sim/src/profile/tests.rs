@@ -140,7 +140,7 @@ fn with_basis(json: &Json, path: &str, found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_profile_is_possible_and_says_how_it_is_known() {
+fn every_profile_is_valid_and_names_its_sources() {
     for (id, _) in PROFILES {
         let profile = Profile::find(id).expect(id);
         assert_eq!(profile.id, id);
@@ -359,7 +359,7 @@ fn impossible_numbers_are_refused_by_key() {
 }
 
 #[test]
-fn sections_and_keys_are_those_of_the_kind() {
+fn sections_and_keys_match_the_kind() {
     let codec = "[controller]\ncodec = { is = \"lz4\", guess = \"x\" }\n\
                  stored_min = { is = 0.1, guess = \"x\" }";
     let buffer = "[controller]\nbuffer_bytes = { is = 8192, guess = \"x\" }";

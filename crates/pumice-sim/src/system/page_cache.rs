@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_written_while_it_came_stays_as_written() {
+    fn a_page_written_during_its_load_is_kept() {
         let mut cache = PageCache::new(100);
         cache.expect([1, 2, 3]);
         assert_eq!((cache.presence(1), cache.read(1)), (Presence::Coming, None));

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_snapshots_are_listed_and_of_many_those_that_matter() {
+    fn long_lists_of_snapshots_are_shortened() {
         let mut info = snapshot("d").drives[0].info.clone();
         assert!(snapshots(&info, &[]).is_empty());
         (info.snapshots, info.snapshot_bytes) = (2, 4096);

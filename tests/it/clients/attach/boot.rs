@@ -64,7 +64,7 @@ fn mount_and_umount_know_drives() {
 
 /// The service manager's side of `Type=notify`, with the rights of the unit.
 #[test]
-fn the_unit_s_rights_suffice_and_it_says_when_it_is_ready() {
+fn the_systemd_unit_runs_and_reports_readiness() {
     let Some(attachable) = Attachable::new("128M") else { return };
     let Some(setpriv) = tool("setpriv") else { return };
     attachable.mount(&["--mkfs=ext4"]);

@@ -179,7 +179,7 @@ fn record_sizes_have_a_separate_chart() {
 }
 
 #[test]
-fn the_best_run_is_beside_the_mean() {
+fn the_best_run_is_shown_with_the_mean() {
     let mut results = results(&[100.0, 120.0, 90.0, 130.0]);
     assert!(
         document(std::slice::from_ref(&results))
@@ -466,7 +466,7 @@ fn nothing_measured_is_no_report_of_numbers() {
 
 /// Guards against reporting numbers of a drive before it has reached steady state.
 #[test]
-fn figures_are_those_of_the_measurement_window() {
+fn figures_cover_the_measurement_window_only() {
     let falling = [1605.0, 648.0, 2499.0, 645.0, 649.0, 636.0, 673.0, 681.0];
     let mut results = results(&falling);
     results.header.plan.steady = Some("random write".to_owned());

@@ -162,7 +162,7 @@ fn levels_come_in_another_order_in_every_round() {
 /// Guards against a resumed benchmark that repeats, skips or reorders runs, or reads data that the
 /// file does not contain.
 #[test]
-fn an_interrupted_benchmark_goes_on_as_if_it_had_not_been() {
+fn an_interrupted_benchmark_resumes_with_the_same_results() {
     let plan = plan(&[Operation::Write, Operation::Read, Operation::Copy]);
     let (_, _, _, whole) = carried_out(&plan, Vec::new(), usize::MAX);
     for stop_after in [1, 5, 14, 26] {

@@ -130,7 +130,7 @@ mod tests {
     use pumice_drive::base::ErrorKind;
 
     #[test]
-    fn a_silent_export_is_not_waited_for_for_ever() {
+    fn a_silent_export_times_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();

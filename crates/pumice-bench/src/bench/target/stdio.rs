@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_are_those_of_the_c_library() {
+    fn system_calls_match_the_c_library() {
         // Records, and the descriptor's offset after each of them. The offsets agree with strace of
         // glibc, except that glibc has no buffer yet at its first write.
         let written: [(usize, [u64; 4]); 4] = [

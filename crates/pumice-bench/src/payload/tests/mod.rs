@@ -169,7 +169,7 @@ fn assert_no_unit_twice(data: &[u8], unit_bytes: usize) {
 /// Units are also distinct between seeds and streams. 64 MiB are many times the size of any pool or
 /// texture.
 #[test]
-fn no_unit_comes_twice() {
+fn no_unit_repeats() {
     let kinds = [
         Kind::Random,
         Kind::Exact(saving(50.0)),
@@ -269,7 +269,7 @@ fn seeds_keep_their_meaning() {
 }
 
 #[test]
-fn replayed_bytes_come_again_and_again() {
+fn replayed_bytes_repeat() {
     let file: Arc<[u8]> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
     let data = bytes(&payload(Kind::Replay(file.clone())), 0, 1 << 20);
     let start = u32::from_le_bytes(data[..4].try_into().unwrap()) as usize * 4;

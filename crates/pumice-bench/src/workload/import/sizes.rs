@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_fio() {
+    fn numbers_match_fio() {
         for (text, bytes) in [
             ("512", 512),
             ("4k", 4096),

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_sizes_are_those_of_the_mix() {
+    fn shares_and_sizes_match_the_mix() {
         let mix =
             vec![access(512, 10, 80, 100), access(4096, 60, 80, 100), access(65536, 30, 0, 100)];
         let all = drawn(mix, 20_000);

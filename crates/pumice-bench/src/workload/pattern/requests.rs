@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_surface_read_goes_from_one_end_to_the_other() {
+    fn a_surface_read_covers_the_whole_disk() {
         for (records, positions) in [(1, 1), (15, 1), (16, 1), (40, 2), (8000, 500), (99_999, 500)]
         {
             let found = reads(&steps(&workload(Operation::SurfaceRead, records, 1)));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn once_goes_to_every_record_before_it_goes_to_any_again() {
+    fn a_pass_visits_every_record_once() {
         for (records, threads) in [(1, 1), (7, 1), (1000, 1), (1000, 4)] {
             let mut load = workload(Operation::RandomRead, records, threads);
             load.pattern = Pattern::Once;

@@ -434,7 +434,7 @@ mod tests {
 
     /// Zeroes that are returned again are still not content.
     #[test]
-    fn an_unreadable_place_stays_an_error_as_long_as_it_is_shown() {
+    fn an_unreadable_drive_is_an_error_while_it_is_listed() {
         let runtime = Runtime::simulated();
         let medium = Fault::new(medium(&runtime), runtime.clone(), 1, FaultPlan::default());
         let region = Region::Segment(SegmentId(1));

@@ -130,7 +130,7 @@ fn segments_being_read_are_not_freed() {
 }
 
 #[test]
-fn a_segment_is_empty_when_nothing_lives_in_it_and_nobody_reads_it() {
+fn a_segment_is_empty_without_live_data_and_readers() {
     let mut space = Space::new(4).unwrap();
     let (live, old, young) =
         (used(&mut space, 1, 1), used(&mut space, 0, 5), used(&mut space, 0, 9));
@@ -147,7 +147,7 @@ fn a_segment_is_empty_when_nothing_lives_in_it_and_nobody_reads_it() {
 }
 
 #[test]
-fn recovery_takes_a_segment_again_only_when_nothing_in_it_lives() {
+fn recovery_reuses_only_segments_without_live_data() {
     let mut space = Space::new(2).unwrap();
     let segment = used(&mut space, 10, 1);
     assert_eq!(space.occupy(segment, Stream::Host, 9).unwrap_err().kind(), ErrorKind::Corrupt);

@@ -28,7 +28,7 @@ fn opened(cipher: &Cipher, generation: u64, binding: Binding, bytes: &[u8]) -> O
 }
 
 #[test]
-fn a_sealed_payload_opens_only_as_itself() {
+fn a_sealed_payload_opens_only_at_its_place() {
     let ours = cipher(1, 1, 1);
     let binding = Binding::frame(Lba(7), 8, 0x81);
     let bytes = sealed(&ours, 5, binding, b"a payload");
@@ -67,7 +67,7 @@ fn every_flipped_bit_of_a_payload_is_noticed() {
 }
 
 #[test]
-fn the_number_of_the_use_says_which_key_holds() {
+fn the_use_number_selects_the_key() {
     let uuid = Uuid::from_u128(1);
     let old = Cipher::new(uuid, master(1), 0, None, Randomness::seeded(1));
     let binding = Binding::frame(Lba(7), 1, 0x80);

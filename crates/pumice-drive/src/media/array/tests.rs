@@ -208,7 +208,7 @@ fn members_that_do_not_belong_together_are_refused() {
 /// Each of two members was used without the other, so no order of events determines which one is
 /// right.
 #[test]
-fn members_that_were_used_apart_are_not_put_together() {
+fn members_with_separate_writes_are_not_combined() {
     let bench = Bench::new(2);
     bench.assemble(&[0], true).unwrap();
     let (array, layers) = bench.assemble(&[1], true).unwrap();

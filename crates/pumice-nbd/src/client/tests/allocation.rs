@@ -56,7 +56,7 @@ fn status(context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
 }
 
 #[test]
-fn extents_are_those_that_the_server_reports() {
+fn extents_match_the_server() {
     const SIZE: u64 = 3 << 30;
     let script = |server: &mut Script| {
         enter(server, SIZE);

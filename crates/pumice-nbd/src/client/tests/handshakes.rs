@@ -96,7 +96,7 @@ fn servers_without_go_are_asked_by_name() {
 }
 
 #[test]
-fn a_refusal_says_why_and_leaves_politely() {
+fn a_refusal_gives_the_reason_and_disconnects() {
     for (kind, expected) in [
         (reply::ERR_UNKNOWN, ErrorKind::NotFound),
         (reply::ERR_POLICY, ErrorKind::PermissionDenied),

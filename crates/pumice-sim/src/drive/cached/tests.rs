@@ -166,7 +166,7 @@ fn has_after_flush(cache: &str) -> (bool, u64) {
 }
 
 #[test]
-fn a_flush_leaves_nothing_in_memory_that_forgets() {
+fn a_flush_leaves_nothing_in_a_volatile_cache() {
     let (ram, ram_ns) = has_after_flush("ram:1MiB:write-back");
     assert!(ram, "memory of the host forgets");
     let (card, card_ns) = has_after_flush("ram-card:1MiB:write-back");

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn weeks_begin_on_monday_and_months_are_those_of_the_calendar() {
+    fn weeks_begin_on_monday_and_months_on_the_first() {
         // Sunday, 1 March 2026, 23:59:59, and the second after it.
         const SUNDAY: u64 = 1_772_409_599;
         assert_ne!(Period::Week.of(SUNDAY), Period::Week.of(SUNDAY + 1));

@@ -64,7 +64,7 @@ fn again(bytes: &[u8]) -> Result<Vec<u8>, crate::base::Error> {
 }
 
 #[test]
-fn a_table_goes_when_few_blocks_of_its_frame_are_left() {
+fn a_table_is_dropped_when_few_blocks_of_its_frame_are_left() {
     let mut map = L2p::new(1024, usize::MAX);
     write(&mut map, 16, 1, 8);
     assert!(found(&map, 16, 1, 8));

@@ -75,7 +75,7 @@ fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
 
 /// A server's receive loop relies on this: `try_write` never waits, and a refusal changes nothing.
 #[test]
-fn a_write_that_need_not_wait_is_carried_out_at_once() {
+fn a_write_without_waits_completes_immediately() {
     let world = World::new(small(8 << 20, 4));
     let drive = world.open();
     let data = payload::noise(&mut random(5), 2 * BLOCK_BYTES);

@@ -68,7 +68,7 @@ fn trimmed_space_is_returned_within_a_minute() {
 
 /// As above, next to a host that never rests.
 #[test]
-fn trimmed_data_is_freed_beside_a_busy_host() {
+fn trimmed_data_is_freed_under_load() {
     let world = World::new(small(64 << 20, 60));
     let drive = world.open();
     overwritten(&world, &drive, 40 << 20, 2);

@@ -210,7 +210,7 @@ fn hardly_shorter(len: usize) -> (Vec<u8>, Vec<u8>) {
 /// than the saving of their encoding. Guards against a part of a frame that finds no space on a
 /// full drive.
 #[test]
-fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
+fn cut_blocks_take_no_more_space_than_alone() {
     let world = World::new(blocks(SIZE, 6));
     let drive = world.open_without_collector();
     let noise = payload::noise(&mut random(7), BLOCK_BYTES);

@@ -150,7 +150,7 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
 
 /// Guards against requests that evict each other's leaves forever.
 #[test]
-fn requests_that_need_two_leaves_at_once_get_on() {
+fn requests_for_two_leaves_make_progress() {
     write_across_leaves(1_000_000..=1_000_000);
     write_across_leaves(1..=1_000_000);
 }

@@ -102,7 +102,7 @@ fn random_readers_read_nothing_ahead() {
 
 /// No more bytes are read ahead in vain than usefully.
 #[test]
-fn a_reader_that_turns_away_costs_as_much_again_at_most() {
+fn an_abandoned_read_ahead_costs_at_most_twice_the_bytes() {
     let data = payload::noise(&mut random(4), SIZE as usize);
     let world = filled(FrameForm::Solid, &data);
     let run = |at: u64| (at..at + (256 << 10)).step_by(32 * KIB);
@@ -263,7 +263,7 @@ fn readers_in_order_find_the_last_write() {
 
 /// A bad sector ahead of a sequential reader fails only the read of its own blocks.
 #[test]
-fn an_error_is_met_by_the_read_that_wants_the_block() {
+fn a_read_ahead_error_fails_only_the_read_of_that_block() {
     let data = payload::noise(&mut random(7), SIZE as usize);
     let world = filled(FrameForm::Solid, &data);
     let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });

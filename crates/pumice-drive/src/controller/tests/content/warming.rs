@@ -198,7 +198,7 @@ fn a_close_and_a_compaction_leave_nothing_warm() {
 /// The host does not stop for a compaction, and no segment stays warm for it until the compaction
 /// has ended.
 #[test]
-fn a_compaction_ends_beside_a_host_that_flushes() {
+fn a_compaction_ends_while_a_host_flushes() {
     let mut world = World::new(small(SIZE, 4));
     world.plan.latency_ns = 200_000..=200_000;
     let drive = world.open();
@@ -373,7 +373,7 @@ fn a_shrink_waits_for_warm_segments() {
 /// Guards against a close that waits for a sync that no task runs any more: the log could not be
 /// written to its end, but the last zeroes were written.
 #[test]
-fn a_close_that_fails_ends_beside_zeroing() {
+fn a_failing_close_ends_during_zeroing() {
     let mut has_zeroed = 0;
     for moment in 0..100 {
         let mut world = World::new(small(SIZE, 20));
@@ -497,7 +497,7 @@ fn batches_of_an_earlier_use_do_not_belong_to_the_next() {
 /// Power fails while warm segments are reused. Flushed data survives, and no data of an earlier use
 /// appears. A rebuild without superblocks has the same result, as long as it finds a checkpoint.
 #[test]
-fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
+fn power_loss_with_warm_segments_loses_nothing_flushed() {
     for seed in 0..16 {
         let mut world = World::new(small(SIZE, 4));
         world.seed = seed;

@@ -190,7 +190,7 @@ fn a_flush_does_not_wait_for_later_batches_of_other_streams() {
 /// Guards against a sync that counts as successful although a concurrent durable append has failed,
 /// which may have received the error report of a loss that concerned both.
 #[test]
-fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
+fn a_sync_during_a_failed_durable_append_does_not_count() {
     for seed in 0..50 {
         let mut world = World::new(small(SIZE, 4));
         (world.seed, world.plan.latency_ns) = (seed, 2_000_000..=2_000_000);
@@ -281,7 +281,7 @@ fn writes_during_a_sync_are_not_made_durable_by_it() {
 /// A batch of another stream was sealed while a flush was in progress. That batch does not confirm
 /// the flush, so a batch that does must still follow.
 #[test]
-fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
+fn a_flush_completes_while_another_stream_seals() {
     let mut world = World::new(small(SIZE, 4));
     world.plan.latency_ns = 1_000_000..=1_000_000;
     let drive = world.open();
@@ -348,7 +348,7 @@ fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
 /// Power fails while durable appends, plain ones and syncs are in progress concurrently. Data for
 /// which a flush has returned survives, whatever happens to the rest.
 #[test]
-fn power_loss_beside_plain_batches_loses_nothing_that_was_flushed() {
+fn power_loss_with_plain_batches_loses_nothing_flushed() {
     let mut durable = 0;
     for seed in 0..200_u64 {
         let mut world = World::new(small(SIZE, 4));

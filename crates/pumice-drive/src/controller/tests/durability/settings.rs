@@ -59,7 +59,7 @@ fn a_new_codec_compresses_the_next_writes() {
 }
 
 #[test]
-fn thresholds_are_those_of_the_drive_unless_it_was_opened_with_others() {
+fn thresholds_of_open_override_the_stored_ones() {
     let world = World::new(small(16 << 20, 8));
     let change = SettingsChange { codec: None, warn_percent: Some([70, 0, 50, 0]) };
     let drive = world.open();

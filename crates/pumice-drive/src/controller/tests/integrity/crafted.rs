@@ -40,7 +40,7 @@ fn a_drive_whose_live_bytes_do_not_add_up_takes_no_writes_and_reads_on() {
 
 /// The same in the log after the checkpoint, where replay meets it.
 #[test]
-fn a_log_in_which_more_dies_than_lived_is_refused() {
+fn a_log_with_negative_live_bytes_is_refused() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);

@@ -289,7 +289,7 @@ fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
 /// The location, the generation and all checksums are valid; only the block is not the requested
 /// one.
 #[test]
-fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
+fn a_frame_with_other_blocks_than_in_the_map_is_refused() {
     let (world, _) = written();
     let drive = world.open();
     world.run(drive.load_range(Lba(0), 1)).unwrap();

@@ -197,7 +197,7 @@ fn a_read_that_fails_while_opening_costs_no_more_than_it_must() {
 /// Guards against two concurrent syncs, one of which receives the report of a loss that concerns
 /// both: the flush of the other must not be acknowledged.
 #[test]
-fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
+fn a_flush_during_a_failing_sync_is_not_acknowledged() {
     let mut acknowledged = 0;
     for seed in 0..200 {
         let mut world = World::new(small(SIZE, 4));

@@ -284,7 +284,7 @@ fn damage_on_both_members_is_repaired_where_it_does_not_meet() {
 /// Every flushed block is found. The content that is found stays, whichever member is read from
 /// then on.
 #[test]
-fn members_that_lose_power_each_in_its_own_way_show_one_past() {
+fn members_with_different_losses_read_the_same() {
     for seed in 0..16 {
         let mut random = random(seed);
         let pair = Pair::new();
@@ -447,7 +447,7 @@ fn a_member_is_not_opened_alone() {
 /// One member has all batches of the first life except the first one, so its log ends there; the
 /// other member has the log of the second life.
 #[test]
-fn a_reader_after_an_unclean_end_sees_one_past_on_either_member() {
+fn after_an_unclean_end_both_members_read_the_same() {
     let before = Pair::new();
     let life = |version: u64| {
         let pair = before.copy();

@@ -69,7 +69,7 @@ fn compare(disk: &Disk, from: (&Drive, &[u8]), to: (&Drive, &[u8])) -> [u64; 2] 
 }
 
 #[test]
-fn a_bookmark_tells_every_change_after_its_data_is_gone() {
+fn a_bookmark_finds_every_change_without_its_data() {
     let mut disk = Disk::new(31);
     let mut disks = Vec::new();
     let drive = disk.world.open_without_collector();

@@ -375,7 +375,7 @@ fn no_write_and_no_snapshot_is_refused_while_snapshots_come_and_go() {
 /// A host that takes each segment as it becomes free waits while a snapshot needs segments, until
 /// there are enough or no more can be freed.
 #[test]
-fn a_snapshot_is_taken_beside_a_host_that_never_rests() {
+fn a_snapshot_is_taken_under_constant_load() {
     for segments in [9, 12, 14, 16, 20, 24] {
         let world = World { seed: segments, ..World::new(small(32 << 20, segments)) };
         let drive = world.open();
@@ -391,7 +391,7 @@ fn a_snapshot_is_taken_beside_a_host_that_never_rests() {
 }
 
 #[test]
-fn a_compaction_ends_beside_a_host_that_never_rests() {
+fn a_compaction_ends_under_constant_load() {
     for segments in [12, 16, 24] {
         let world = World { seed: segments, ..World::new(small(32 << 20, segments)) };
         let drive = world.open();

@@ -241,7 +241,7 @@ fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
 /// A frame that a snapshot and the disk share is recognized as one, whether it was moved once or
 /// twice.
 #[test]
-fn changes_are_exact_while_segments_are_emptied_again_and_again() {
+fn changes_are_exact_during_repeated_emptying() {
     let (disk, [a, _], _) = with_two_snapshots(44);
     let differs = |at: usize| {
         let block = at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES;

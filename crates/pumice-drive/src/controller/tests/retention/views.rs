@@ -67,7 +67,7 @@ fn a_view_reads_old_data_while_the_drive_changes() {
 
 /// Reads and writes alternate on a slow medium, so that each read overlaps appends.
 #[test]
-fn views_are_read_beside_writes_that_are_under_way() {
+fn views_are_read_during_writes() {
     let mut disk = Disk::new(32);
     let drive = disk.world.open();
     disk.write_around(&drive);

@@ -230,7 +230,7 @@ fn after_a_failed_commit_the_next_one_is_tried_at_once() {
 }
 
 #[test]
-fn a_commit_of_which_nothing_is_known_says_why() {
+fn an_unknown_commit_is_reported_with_the_reason() {
     let world = World::new(11);
     let journal = world.journal();
     world.run(async {
