@@ -266,7 +266,7 @@ fn the_readme_s_example_works_with_a_slow_server() {
     let script = shown.join("\n").replace("/tmp/drive.sock", socket.to_str().expect("plain"));
     let slow = format!(
         "set -e\npumice() {{ if [ $1 = serve ]; then sleep 0.5; exec {PUMICE} \"$@\"; fi; \
-         {PUMICE} \"$@\"; }}\n{script}\nwait %1\n"
+         {PUMICE} \"$@\"; }}\n{script}\n# Known after the job has ended, unlike %1.\nwait $!\n"
     );
     let mut command = Command::new("bash");
     let directory = drive.path().parent().expect("a directory");
