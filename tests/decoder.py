@@ -181,42 +181,59 @@ def zstd_frame(data, size):
     return run.stdout
 
 
-def block_entries(data, count):
-    """Returns encoding, length and checksum of `count` independent blocks."""
+def chunk_entries(data, count):
+    """Returns the chunks of a frame of `count` blocks: [encoding, length, checksum, blocks]."""
     if not 2 <= count <= 8 or len(data) < 6 * count:
-        raise Damage("independent blocks: impossible lengths")
-    entries = []
+        raise Damage("chunks: impossible lengths")
+    chunks = []
     for word, checksum in struct.iter_unpack("<HI", data[:6 * count]):
         encoding, length = word >> 13, word & 8191
-        if encoding > 2 or not (length == BLOCK if encoding == 0 else 1 <= length < BLOCK):
-            raise Damage("independent blocks: an impossible entry")
-        entries.append((encoding, length, checksum))
-    if 6 * count + sum(length for _, length, _ in entries) >= count * BLOCK:
-        raise Damage("independent blocks: impossible lengths")
-    return entries
+        if encoding == 3 and length == checksum == 0 and chunks and chunks[-1][0] != 0:
+            chunks[-1][3] += 1
+            continue
+        if encoding > 2 or not (length == BLOCK if encoding == 0 else length):
+            raise Damage("chunks: an impossible entry")
+        chunks.append([encoding, length, checksum, 1])
+    if any(encoding and length >= blocks * BLOCK for encoding, length, _, blocks in chunks):
+        raise Damage("chunks: a chunk is too long")
+    if not is_stored(chunks) and chunks_bytes(chunks) >= count * BLOCK:
+        raise Damage("chunks: impossible lengths")
+    return chunks
 
 
-def independent_blocks(data, size):
-    """Decodes a payload of independent blocks to exactly `size` bytes."""
+def is_stored(chunks):
+    """Returns whether the payload is the content of the blocks, and has no entries."""
+    return all(encoding == 0 for encoding, _, _, _ in chunks)
+
+
+def chunks_bytes(chunks):
+    """Returns the length of a payload with these chunks."""
+    entries = 0 if is_stored(chunks) else 6
+    return sum(entries * blocks + length for _, length, _, blocks in chunks)
+
+
+def chunked(data, size):
+    """Decodes a payload of chunks to exactly `size` bytes."""
     count = size // BLOCK
     at = 6 * count
     if size % BLOCK:
-        raise Damage("independent blocks: impossible lengths")
+        raise Damage("chunks: impossible lengths")
+    chunks = chunk_entries(data, count)
+    if is_stored(chunks) or chunks_bytes(chunks) != len(data):
+        raise Damage("chunks: wrong length of the payload")
     out = []
-    for encoding, length, checksum in block_entries(data, count):
+    for encoding, length, checksum, blocks in chunks:
         stored = data[at:at + length]
         at += length
         if crc32c(stored) != checksum:
-            raise Damage("independent blocks: a damaged block")
-        out.append(decode(encoding, stored, BLOCK))
-    if at != len(data):
-        raise Damage("independent blocks: wrong length of the payload")
+            raise Damage("chunks: a damaged chunk")
+        out.append(decode(encoding, stored, blocks * BLOCK))
     return b"".join(out)
 
 
 def decode(encoding, data, size):
     if encoding == 4:
-        return independent_blocks(data, size)
+        return chunked(data, size)
     if encoding == 1:
         return lz4_block(data, size)
     if encoding == 2:
@@ -341,7 +358,7 @@ class Drive:
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
         self.forwards = {}  # locations of the frames that snapshots name in a use of a segment
-        self.tables = {}  # entries of independent blocks, by segment, offset, first block
+        self.tables = {}  # tables of frames, by segment, offset, first block
         self.verified = set()  # segment and offset of records whose payload was in the log
         self.number = None  # of the snapshot
         self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0,
@@ -542,7 +559,7 @@ class Drive:
         if before > 524288 or 8 + after > len(payload) or len(padding) > 15 or any(padding):
             raise Damage(f"{what}: wrong lengths")
         if encoding == 4:
-            raise Damage(f"{what}: independent blocks")
+            raise Damage(f"{what}: chunks")
         return decode(encoding, payload[8:8 + after], before)
 
     def meta_at(self, kind, number, location):
@@ -1071,10 +1088,20 @@ class Drive:
         if (segment, offset) not in self.verified and crc64(payload) != header.tail:
             raise Damage(f"{where}: wrong payload checksum")
         table = self.tables.get((segment, offset, first))
-        if table is not None and (header.argument != 4 or not payload.startswith(table)):
+        if table is not None and table != self.table_of(header, payload):
             raise Damage(f"{where}: the map has another table")
         encoding, payload = self.payload(header, payload, (generation, segment, offset))
         return decode(encoding, payload, header.blocks * BLOCK)
+
+    @staticmethod
+    def table_of(header, payload):
+        """Returns the table that a leaf may have of a frame with this payload, or None."""
+        if header.argument == 4:
+            return payload[:6 * header.blocks]
+        if header.argument:
+            return None
+        blocks = (payload[at:at + BLOCK] for at in range(0, len(payload), BLOCK))
+        return b"".join(struct.pack("<HI", BLOCK, crc32c(block)) for block in blocks)
 
     def disk(self, bad):
         """Yields the disk leaf by leaf: number of mapped blocks, and bytes or None for zeroes.
@@ -1136,7 +1163,7 @@ class Drive:
 
 
 class LeafTable:
-    """The table of a frame of independent blocks in a leaf."""
+    """The table of a frame in a leaf."""
 
     def __init__(self, run):
         self.blocks, self.record_bytes = run.blocks, run.record_bytes
@@ -1147,7 +1174,7 @@ class LeafTable:
     def take(self, leaf, stored):
         """Takes the bytes of the table, and checks that it is the table of such a frame."""
         used = 6 * self.blocks
-        payload = used + sum(length for _, length, _ in block_entries(stored, self.blocks))
+        payload = chunks_bytes(chunk_entries(stored, self.blocks))
         sources, rest = divmod(self.record_bytes - RECORD - payload, SOURCE)
         if rest or not 0 <= sources <= self.blocks or any(stored[used:]):
             raise Damage(f"leaf {leaf} has a table of another frame")

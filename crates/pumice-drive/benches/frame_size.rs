@@ -7,7 +7,7 @@
 //! The benchmark reads an even selection of the files (about SIZE bytes, such as 1G) into memory,
 //! each at a 4 KiB boundary, removes blocks of one repeated byte, cuts the rest into frames and
 //! prints a table. Times are medians of three passes on one thread. A 4 KiB read decodes the frame
-//! of a random block, or only the block if the frame consists of independent blocks.
+//! of a random block up to the block, or only its chunk if the frame consists of chunks.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement")]
 
@@ -19,7 +19,7 @@ use std::time::Instant;
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size, parse_size};
 use pumice_drive::codec::{
-    BlockTable, Codec, Compressor, Decompressor, Encoding, FrameForm, fill_byte,
+    ChunkTable, Codec, Compressor, Decompressor, Encoding, FrameForm, fill_byte,
 };
 use rand_xoshiro::rand_core::Rng;
 
@@ -93,19 +93,24 @@ fn measure(data: &[u8], codec: Codec, form: FrameForm, frame_blocks: usize) {
     let mut generator = random(1);
     let mut pick = || by_block[(generator.next_u64() % by_block.len() as u64) as usize];
     let picks: Vec<(&Frame, usize)> = (0..RANDOM_READS).map(|_| pick()).collect();
-    let mut blocks_decoder = Decompressor::new();
+    let mut block_decoder = Decompressor::new();
+    let mut start = vec![0; frame_blocks * BLOCK_BYTES];
     let mut read = |&(frame, block): &(&Frame, usize)| {
         let (offset, len) = frame.payload;
-        if frame.encoding != Encoding::Blocks {
-            decode(frame);
+        let payload = &stored[offset..][..len];
+        let (encoding, bytes) = (frame.encoding, frame.source.len());
+        if encoding != Encoding::Chunks {
+            let start = &mut start[..(block + 1) * BLOCK_BYTES];
+            block_decoder.decompress_start(encoding, payload, bytes, start).unwrap();
+            black_box(start);
             return len + HEADER_BYTES;
         }
-        let (payload, count) = (&stored[offset..][..len], frame.source.len() / BLOCK_BYTES);
-        let mut target = [0; BLOCK_BYTES];
-        let table = BlockTable::of(payload, count).unwrap();
-        blocks_decoder.decompress_block(&table, payload, block, &mut target).unwrap();
-        black_box(target);
-        table.range(block).len()
+        let table = ChunkTable::of(payload, bytes / BLOCK_BYTES).unwrap();
+        let before = block - table.chunk_of(block).start;
+        let (start, stored) = (&mut start[..(before + 1) * BLOCK_BYTES], table.range(block));
+        block_decoder.decompress_chunk(&table, block, &payload[stored.clone()], start).unwrap();
+        black_box(start);
+        stored.len()
     };
     let reads_s = seconds(|| picks.iter().for_each(|pick| _ = black_box(read(pick))));
     let read_bytes: usize = picks.iter().map(&mut read).sum();
@@ -138,7 +143,7 @@ fn main() -> Result<(), String> {
         for frame_blocks in [1, 2, 4, 8, 16, 32] {
             measure(&data, codec, FrameForm::Solid, frame_blocks);
         }
-        measure(&data, codec, FrameForm::Blocks, 8);
+        measure(&data, codec, FrameForm::Chunks, 8);
     }
     Ok(())
 }

@@ -576,8 +576,8 @@ fn quantiles(steps: &[u64]) -> Vec<Saving> {
 
 impl Config {
     /// Returns whether it is possible to create a drive that compresses with this configuration.
-    /// The drive must support the codec and use solid frames; frames of single blocks are
-    /// considered only if no other chunk size was measured.
+    /// The drive must support the codec. The chunk size is that of its frames or, if these were not
+    /// measured, one block, which takes more.
     pub(super) fn is_of_drive(&self, all: &[ConfigOutcome]) -> bool {
         let solid = u32::from(FRAME_BLOCKS_DEFAULT) * BLOCK_BYTES as u32;
         let has_solid = all.iter().any(|it| it.config.chunk_bytes == solid);

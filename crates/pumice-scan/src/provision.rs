@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::chunks::LOG_OVERHEAD;
 use super::outcome::Outcome;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size, format_size_exact};
-use pumice_drive::codec::{Codec, FrameForm};
+use pumice_drive::codec::Codec;
 use pumice_drive::controller::{FRAME_BLOCKS_DEFAULT, Spec};
 use pumice_drive::format::{LEAF_BLOCKS, leaf_bytes_max};
 
@@ -38,8 +38,6 @@ pub struct Provision {
     pub capacity_bytes: Option<u64>,
     /// Codec.
     pub codec: String,
-    /// The format of compressed frames: `solid` or `blocks`.
-    pub frame: String,
     /// The stored fraction that determines the capacity.
     pub stored: f64,
     /// The command line.
@@ -62,24 +60,16 @@ impl Provision {
         let chosen = chosen.or_else(|| rest.into_iter().find(is_of_drive));
         let config = outcome.configs[chosen?].config;
         let codec = config.codec.of_drive()?;
-        let form = if config.chunk_bytes as usize > BLOCK_BYTES {
-            FrameForm::Solid
-        } else {
-            FrameForm::Blocks
-        };
         let stored = stored_at_worst(outcome, codec)?;
         let size_bytes = size_bytes(outcome);
-        let capacity_bytes = capacity_bytes(outcome, stored, size_bytes, form);
+        let capacity_bytes = capacity_bytes(outcome, stored, size_bytes);
         let mut command = format!("pumice create drive.pumice --size {}", exact(size_bytes));
         if let Some(bytes) = capacity_bytes {
             command += &format!(" --capacity {}", exact(bytes));
         }
         command += &format!(" --codec {codec}");
-        if form == FrameForm::Blocks {
-            command += &format!(" --frame {form}");
-        }
-        let (codec, frame) = (codec.to_string(), form.to_string());
-        Some(Self { size_bytes, capacity_bytes, codec, frame, stored, command })
+        let codec = codec.to_string();
+        Some(Self { size_bytes, capacity_bytes, codec, stored, command })
     }
 
     /// Describes the basis of the command line in a sentence.
@@ -130,16 +120,15 @@ fn size_bytes(outcome: &Outcome) -> u64 {
 }
 
 /// Returns the capacity; `None` if it would be at least the size.
-fn capacity_bytes(outcome: &Outcome, stored: f64, size_bytes: u64, form: FrameForm) -> Option<u64> {
+fn capacity_bytes(outcome: &Outcome, stored: f64, size_bytes: u64) -> Option<u64> {
     // The map grows with the disk. While a checkpoint is being written, it is stored twice.
     let blocks = size_bytes / BLOCK_BYTES as u64;
-    let leaf_bytes = leaf_bytes_max(form == FrameForm::Blocks) as u64;
+    let leaf_bytes = leaf_bytes_max(true) as u64;
     let map_bytes = 2 * blocks * leaf_bytes.div_ceil(LEAF_BLOCKS.into());
     // The metadata of a file system usually compresses well, but this is not certain.
     let added = if outcome.is_disk() { 0 } else { FILE_SYSTEM_BYTES };
     let data = outcome.bytes as f64 * stored * (1.0 + LOG_OVERHEAD);
     let needed = (data as u64 + added + map_bytes).next_multiple_of(MIB);
-    let spec = Spec { frame_form: form, ..Spec::new(Uuid::nil(), needed) };
-    let capacity = spec.geometry().ok()?.capacity_bytes();
+    let capacity = Spec::new(Uuid::nil(), needed).geometry().ok()?.capacity_bytes();
     (capacity < size_bytes).then_some(capacity)
 }

@@ -184,7 +184,7 @@ fn snapshots_travel_while_hosts_write() {
 #[test]
 fn clones_are_used_while_their_origin_changes() {
     let weights = Weights::only(Hazard::Snapshots).and(Hazard::Clones);
-    let tally = run_with(weights, 1..=20);
+    let tally = run_with(weights, 27..=50);
     let Tally { clones, clone_lives, clones_crashed, clone_requests, flattenings, .. } = tally;
     let tame = clones < 12 || clone_lives < 40 || clones_crashed == 0;
     let tame = tame || clone_requests < 1000 || flattenings < 5;

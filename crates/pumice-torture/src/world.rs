@@ -36,7 +36,7 @@ use pumice_drive::base::seed::{Random, random};
 use pumice_drive::codec::{Codec, FrameForm, Workers};
 use pumice_drive::controller::{Depth, Locked, OpenOptions, Spec, check, create, new_keys};
 use pumice_drive::crypt::{Randomness, SEAL_BYTES};
-use pumice_drive::format::INDEPENDENT_BLOCKS_MAX;
+use pumice_drive::format::CHUNKED_BLOCKS_MAX;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
@@ -668,15 +668,13 @@ fn draw_spec(
         codec: codecs[random.random_range(0..codecs.len())],
         ..Spec::new(uuid::Uuid::from_u64_pair(random.next_u64(), random.next_u64()), blocks * 4096)
     };
-    // This makes no random draw of its own. The stored size in this form of the textures of old
-    // drives is unknown.
-    let is_solid = age.is_some() || seal_bytes > 0;
-    let is_blocks = !is_solid && full.codec != Codec::None && full.uuid.as_u128().is_multiple_of(2);
-    let full = if is_blocks {
-        let frame_blocks = full.frame_blocks.min(INDEPENDENT_BLOCKS_MAX);
-        Spec { frame_form: FrameForm::Blocks, frame_blocks, ..full }
+    // This makes no random draw of its own. The stored size in chunks of the textures of old drives
+    // is unknown.
+    let is_solid = age.is_some() || seal_bytes > 0 || !full.uuid.as_u128().is_multiple_of(2);
+    let full = if is_solid {
+        Spec { frame_form: FrameForm::Solid, ..full }
     } else {
-        full
+        Spec { frame_blocks: full.frame_blocks.min(CHUNKED_BLOCKS_MAX), ..full }
     };
     let capacity_bytes = segments.map(|count: u64| count * u64::from(SEGMENT_BYTES));
     let spec = Spec { capacity_bytes, ..full.clone() };

@@ -230,22 +230,24 @@ fn zram_compresses_pages_and_detects_fills() {
 }
 
 #[test]
-fn a_pumice_drive_compresses_frames() {
+fn a_pumice_drive_compresses_chunks_or_frames() {
     if stand_in().is_some() {
         return;
     }
-    let drive = Drive::create("64M", &["--capacity=128M", "--segment=4M"]);
-    let found = found(&Location::Drive(drive.path().to_owned().into()));
-    assert_eq!(found.answer, Answer::Compresses);
-    assert!((0.45..0.55).contains(&saved(&found, "frame_bytes", Data::Saving(50.0))));
-    assert!(saved(&found, "frame_bytes", Data::Duplicates) < 0.01);
-    assert_eq!(found.zeroes, Zeroes::Fill);
-    assert_eq!(limit(&found.threshold), Some(5.0));
-    let info = drive.info();
-    let frame_bytes = counter(&info, "frame_blocks") as f64 * 4096.0;
-    assert_eq!(limit(&found.reach), Some(frame_bytes / 2.0));
-    assert_eq!(counter(&info, "mapped_bytes"), 0, "something was left behind");
-    drive.assert_checks();
+    // A chunk has two blocks or more, and a frame eight.
+    for (form, reach_bytes) in [("chunks", 4096.0), ("solid", 16384.0)] {
+        let options = ["--capacity=128M", "--segment=4M", "--frame", form];
+        let drive = Drive::create("64M", &options);
+        let found = found(&Location::Drive(drive.path().to_owned().into()));
+        assert_eq!(found.answer, Answer::Compresses);
+        assert!((0.45..0.55).contains(&saved(&found, "frame_bytes", Data::Saving(50.0))));
+        assert!(saved(&found, "frame_bytes", Data::Duplicates) < 0.01);
+        assert_eq!(found.zeroes, Zeroes::Fill);
+        assert_eq!(limit(&found.threshold), Some(5.0));
+        assert_eq!(limit(&found.reach), Some(reach_bytes), "{form}");
+        assert_eq!(counter(&drive.info(), "mapped_bytes"), 0, "something was left behind");
+        drive.assert_checks();
+    }
 }
 
 /// Asserts that an export shows only speed, which never proves compression, and that no data is

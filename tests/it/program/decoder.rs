@@ -101,6 +101,7 @@ fn golden_images_are_decoded() {
         ("v1-log", of_one_life),
         ("v1-blocks", of_two_lives),
         ("v1-tables", of_two_lives),
+        ("v1-chunks", of_two_lives),
     ] {
         let golden = Path::new(REPOSITORY).join(folder).join(name).with_extension("bin");
         let drive = Drive::absent();
@@ -271,8 +272,8 @@ fn drives_without_compression_are_decoded() {
 }
 
 #[test]
-fn drives_of_independent_blocks_are_decoded() {
-    write_and_decode("lz4", "blocks", 24);
+fn drives_of_chunks_are_decoded() {
+    write_and_decode("lz4", "chunks", 24);
 }
 
 /// Overwrites a small drive several times, with a clean close or a kill after each round.

@@ -282,7 +282,7 @@ fn bad_keys_are_refused_before_anything_is_made() {
     drive.refused(&[&create[..], &two].concat(), "specify one key");
     drive.refused(&create, "a key is needed");
     drive.refused(
-        &[&create[..], &["--frame", "blocks", "--passphrase-file", &short]].concat(),
+        &[&create[..], &["--frame", "chunks", "--passphrase-file", &short]].concat(),
         "solid",
     );
     drive.refused(

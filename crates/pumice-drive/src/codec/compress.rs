@@ -4,7 +4,8 @@
 //! decoding is stored as it is.
 
 use super::backoff::Backoff;
-use super::{Codec, Encoding, Engine, FrameForm, INDEPENDENT_BLOCKS_MAX, SAVING_DIVISOR, blocks};
+use super::chunks::{self, CHUNK_TABLE_BYTES, ChunkSize};
+use super::{CHUNKED_BLOCKS_MAX, Codec, Encoding, Engine, FrameForm, SAVING_DIVISOR};
 use crate::base::units::BLOCK_BYTES;
 
 /// Encodes payloads with one [`Codec`].
@@ -22,18 +23,51 @@ use crate::base::units::BLOCK_BYTES;
 /// after many failures (see [`super::FRAMES_MISSED_MAX`]). The result therefore depends on the
 /// order of calls and on nothing else.
 pub struct Compressor {
-    engine: Engine,
+    encoder: Encoder,
     backoff: Backoff,
     form: FrameForm,
+}
+
+/// Encodes payloads like [`Compressor`], but tries each of them.
+pub struct Encoder {
+    engine: Engine,
+    /// Learned from the last frame.
+    size: ChunkSize,
+}
+
+impl Encoder {
+    /// Creates an encoder for `codec`.
+    pub fn new(codec: Codec) -> Self {
+        Self { engine: Engine::new(codec), size: ChunkSize::default() }
+    }
+
+    /// Replaces what was learned from the last frame: `source_bytes` of it took `stored_bytes`.
+    pub fn expect(&mut self, source_bytes: usize, stored_bytes: usize) {
+        self.size = ChunkSize::after(source_bytes / BLOCK_BYTES, stored_bytes);
+    }
+
+    /// Encodes `source` like [`Compressor::compress`].
+    ///
+    /// # Panics
+    /// If the target is shorter than [`Compressor::target_bytes`] of the source's length.
+    pub fn encode_or_store(
+        &mut self,
+        form: FrameForm,
+        source: &[u8],
+        target: &mut [u8],
+    ) -> (Encoding, usize) {
+        encode(self, form, source, target).unwrap_or_else(|| store(source, target))
+    }
 }
 
 impl Compressor {
     /// Creates a compressor for `codec`.
     pub fn new(codec: Codec) -> Self {
-        Self { engine: Engine::new(codec), backoff: Backoff::default(), form: FrameForm::Solid }
+        let (encoder, backoff) = (Encoder::new(codec), Backoff::default());
+        Self { encoder, backoff, form: FrameForm::Solid }
     }
 
-    /// Sets the form of frames. Payloads of several blocks, up to [`INDEPENDENT_BLOCKS_MAX`], are
+    /// Sets the form of frames. Payloads of several blocks, up to [`CHUNKED_BLOCKS_MAX`], are
     /// encoded in that form, and other payloads as a whole.
     #[must_use]
     pub fn with_form(self, form: FrameForm) -> Self {
@@ -42,7 +76,7 @@ impl Compressor {
 
     /// Returns the target bytes that a source of `source_bytes` may need.
     pub fn target_bytes(source_bytes: usize) -> usize {
-        Engine::target_bytes(source_bytes)
+        Engine::target_bytes(source_bytes) + CHUNK_TABLE_BYTES
     }
 
     /// Encodes `source` at the start of `target`. Returns the encoding and the encoded length,
@@ -56,8 +90,8 @@ impl Compressor {
             target.len() >= Self::target_bytes(source.len()),
             "the target holds the longest encoding"
         );
-        if !self.engine.is_none() && self.backoff.is_worth_trying() {
-            let encoded = encode(&mut self.engine, self.form, source, target);
+        if !self.encoder.engine.is_none() && self.backoff.is_worth_trying() {
+            let encoded = encode(&mut self.encoder, self.form, source, target);
             self.backoff.record(encoded.is_some());
             if let Some(encoded) = encoded {
                 return encoded;
@@ -68,7 +102,7 @@ impl Compressor {
 
     /// Returns whether the next frame will be tried.
     pub(crate) fn is_trying(&self) -> bool {
-        !self.engine.is_none() && self.backoff.is_trying()
+        !self.encoder.engine.is_none() && self.backoff.is_trying()
     }
 
     /// Records the results of frames that were compressed elsewhere.
@@ -79,16 +113,17 @@ impl Compressor {
 
 /// Encodes `source` at the start of `target`, unless that saves too little.
 fn encode(
-    engine: &mut Engine,
+    encoder: &mut Encoder,
     form: FrameForm,
     source: &[u8],
     target: &mut [u8],
 ) -> Option<(Encoding, usize)> {
     let worthwhile_bytes = source.len() - source.len().div_ceil(SAVING_DIVISOR);
     let is_of_blocks = source.len().is_multiple_of(BLOCK_BYTES)
-        && (2..=INDEPENDENT_BLOCKS_MAX).contains(&(source.len() / BLOCK_BYTES));
-    let encoded = if form == FrameForm::Blocks && is_of_blocks {
-        (Encoding::Blocks, blocks::encode(engine, source, target, worthwhile_bytes)?)
+        && (2..=CHUNKED_BLOCKS_MAX).contains(&(source.len() / BLOCK_BYTES));
+    let Encoder { engine, size } = encoder;
+    let encoded = if form == FrameForm::Chunks && is_of_blocks {
+        chunks::encode(engine, size, source, target, worthwhile_bytes)?
     } else {
         engine.encode(source, target, worthwhile_bytes)?
     };
@@ -100,14 +135,4 @@ fn store(source: &[u8], target: &mut [u8]) -> (Encoding, usize) {
     let (stored, _) = target.split_at_mut(source.len());
     stored.copy_from_slice(source);
     (Encoding::Store, source.len())
-}
-
-/// Encodes `source` as [`Compressor::compress`] does, whatever the results of earlier frames.
-pub(super) fn encode_or_store(
-    engine: &mut Engine,
-    form: FrameForm,
-    source: &[u8],
-    target: &mut [u8],
-) -> (Encoding, usize) {
-    encode(engine, form, source, target).unwrap_or_else(|| store(source, target))
 }

@@ -6,7 +6,7 @@
 
 use zstd_safe::DCtx;
 
-use super::{BlockTable, Encoding};
+use super::{ChunkTable, Encoding};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 
@@ -58,7 +58,7 @@ impl Decompressor {
                 let what = "the content is lost: it was damaged before the frame was moved";
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
-            Encoding::Blocks => return self.decompress_all(source, target),
+            Encoding::Chunks => return self.decompress_all(source, target),
             Encoding::Lz4 => lzzzz::lz4::decompress(source, target)
                 .or_error(ErrorKind::Corrupt, "an LZ4 payload does not decode")?,
             Encoding::Zstd => self
@@ -81,44 +81,72 @@ impl Decompressor {
         ))
     }
 
-    /// Decodes block `index` of a payload with this table into `target`, which has the length of a
-    /// block.
+    /// Decodes the start of the chunk with block `index` into `target`, which is at most as long as
+    /// the decoded chunk. `source` holds the stored bytes of the chunk.
     ///
     /// # Errors
-    /// `Corrupt`, as for [`Decompressor::decompress`]; also if the block's checksum is wrong.
-    pub fn decompress_block(
+    /// `Corrupt`, as for [`Decompressor::decompress`]; also if the chunk's checksum is wrong.
+    pub fn decompress_chunk(
         &mut self,
-        table: &BlockTable,
-        payload: &[u8],
-        index: usize,
-        target: &mut [u8],
-    ) -> Result<()> {
-        self.decompress_stored(table, index, table.bytes_of(payload, index), target)
-    }
-
-    /// Decodes block `index` of a payload from its stored bytes, `source`, into `target`, which has
-    /// the length of a block.
-    ///
-    /// # Errors
-    /// See [`Decompressor::decompress_block`].
-    pub(crate) fn decompress_stored(
-        &mut self,
-        table: &BlockTable,
+        table: &ChunkTable,
         index: usize,
         source: &[u8],
         target: &mut [u8],
     ) -> Result<()> {
-        assert_eq!(target.len(), BLOCK_BYTES, "a block is decoded into a block");
-        let block = table.stored_block(index, source)?;
-        self.decompress(block.encoding, block.bytes, target)
+        let chunk = table.stored_chunk(index, source)?;
+        let bytes = chunk.blocks.len() * BLOCK_BYTES;
+        self.decompress_start(chunk.encoding, chunk.bytes, bytes, target)
+    }
+
+    /// Decodes the start of a payload that decodes to `bytes` bytes into `target`, which is at most
+    /// that long. The rest of the payload is not checked.
+    ///
+    /// # Errors
+    /// See [`Decompressor::decompress`].
+    pub fn decompress_start(
+        &mut self,
+        encoding: Encoding,
+        source: &[u8],
+        bytes: usize,
+        target: &mut [u8],
+    ) -> Result<()> {
+        assert!(target.len() <= bytes, "the start of a payload is not longer than it");
+        if target.len() == bytes {
+            return self.decompress(encoding, source, target);
+        }
+        if encoding == Encoding::Lz4 {
+            let decoded = lzzzz::lz4::decompress_partial(source, target, bytes)
+                .or_error(ErrorKind::Corrupt, "an LZ4 payload does not decode")?;
+            return ensure(
+                decoded == target.len(),
+                ErrorKind::Corrupt,
+                "an LZ4 payload is too short",
+            );
+        }
+        if encoding == Encoding::Store {
+            let start = source.get(..target.len()).filter(|_| source.len() == bytes);
+            let what = "a stored payload has the wrong length";
+            target.copy_from_slice(start.or_error(ErrorKind::Corrupt, what)?);
+            return Ok(());
+        }
+        let mut whole = self.take_scratch(bytes);
+        let decoded = self.decompress(encoding, source, &mut whole);
+        let (start, _) = whole.split_at(target.len());
+        target.copy_from_slice(start);
+        self.keep_scratch(whole);
+        decoded
     }
 
     fn decompress_all(&mut self, source: &[u8], target: &mut [u8]) -> Result<()> {
         let is_whole = target.len().is_multiple_of(BLOCK_BYTES);
-        ensure(is_whole, ErrorKind::Corrupt, "independent blocks outside of a frame")?;
-        let table = BlockTable::of(source, target.len() / BLOCK_BYTES)?;
-        for (index, block) in target.chunks_mut(BLOCK_BYTES).enumerate() {
-            self.decompress_block(&table, source, index, block)?;
+        ensure(is_whole, ErrorKind::Corrupt, "chunks outside of a frame")?;
+        let table = ChunkTable::of(source, target.len() / BLOCK_BYTES)?;
+        let mut rest = target;
+        for blocks in table.chunks() {
+            let (chunk, later) = rest.split_at_mut(blocks.len() * BLOCK_BYTES);
+            let stored = table.bytes_of(source, blocks.start);
+            self.decompress_chunk(&table, blocks.start, stored, chunk)?;
+            rest = later;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! * `engine`: the codecs with their tables and contexts.
 //! * `compress`: encodes a frame's payload if that saves enough, and otherwise stores it as it is.
 //! * `decompress`: decodes untrusted bytes.
-//! * `blocks`: payloads whose blocks are encoded separately.
+//! * `chunks`: payloads whose parts are encoded separately.
 //! * `backoff`: decides when to stop trying to compress a stream that does not compress.
 //! * `fill`: detects blocks that consist of one repeated byte, which need no payload.
 //! * `workers`: threads that compress for several drives.
@@ -12,7 +12,7 @@
 //! when the size of frames changes a lot; see [`Compressor`]).
 //!
 //! This module has no notion of addresses or headers. The only checksum that it computes is that of
-//! a block in a payload of several blocks. The caller stores the encoding and the length of a
+//! a chunk in a payload of several. The caller stores the encoding and the length of a
 //! payload. Only [`Workers`] have threads. An embedder needs [`Codec`] and [`FrameForm`] and, for
 //! more than one thread, [`Workers`]; the rest serves the other crates of the workspace.
 
@@ -24,7 +24,7 @@
 )]
 
 mod backoff;
-mod blocks;
+mod chunks;
 mod compress;
 mod decompress;
 mod engine;
@@ -37,10 +37,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use backoff::FRAMES_MISSED_MAX;
-pub(crate) use blocks::BLOCK_TABLE_BYTES;
-pub(crate) use blocks::cut as cut_blocks;
-pub use blocks::{BlockTable, INDEPENDENT_BLOCKS_MAX};
-pub use compress::Compressor;
+pub(crate) use chunks::CHUNK_TABLE_BYTES;
+pub(crate) use chunks::cut as cut_chunks;
+pub use chunks::{CHUNKED_BLOCKS_MAX, ChunkTable};
+pub use compress::{Compressor, Encoder};
 pub use decompress::Decompressor;
 pub use engine::Engine;
 pub use fill::fill_byte;
@@ -155,33 +155,33 @@ impl fmt::Display for Codec {
     }
 }
 
-/// The form of frames: compressed as a whole, or block by block. Like the codec, it affects writes
-/// only.
+/// The form of frames: compressed as a whole, or in chunks. Like the codec, it affects writes only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameForm {
     /// The whole frame at once: the densest.
     #[default]
     Solid,
-    /// Each of its blocks on its own: random reads decode one block instead of a frame.
-    Blocks,
+    /// In chunks of some adjacent blocks that compress to between one and two pages of the medium:
+    /// random reads read and decode one chunk instead of a frame.
+    Chunks,
 }
 
 impl FrameForm {
     /// Returns the form of new frames recorded in a superblock.
-    pub fn from_format(has_block_frames: bool) -> Self {
-        if has_block_frames { FrameForm::Blocks } else { FrameForm::Solid }
+    pub fn from_format(has_chunks: bool) -> Self {
+        if has_chunks { FrameForm::Chunks } else { FrameForm::Solid }
     }
 }
 
 impl FromStr for FrameForm {
     type Err = String;
 
-    /// Parses `solid` or `blocks`.
+    /// Parses `solid` or `chunks`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "solid" => Ok(FrameForm::Solid),
-            "blocks" => Ok(FrameForm::Blocks),
-            _ => Err(format!("unknown form of frames '{text}': use solid or blocks")),
+            "chunks" => Ok(FrameForm::Chunks),
+            _ => Err(format!("unknown form of frames '{text}': use solid or chunks")),
         }
     }
 }
@@ -190,7 +190,7 @@ impl fmt::Display for FrameForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             FrameForm::Solid => "solid",
-            FrameForm::Blocks => "blocks",
+            FrameForm::Chunks => "chunks",
         })
     }
 }
@@ -208,8 +208,8 @@ pub enum Encoding {
     Zstd = 2,
     /// No payload: the content was damaged when the frame was moved. Decodes to nothing.
     Lost = 3,
-    /// Independent blocks, each with its length, encoding and checksum.
-    Blocks = 4,
+    /// Chunks, each with its length, encoding and checksum.
+    Chunks = 4,
 }
 
 impl Encoding {
@@ -220,7 +220,7 @@ impl Encoding {
             1 => Some(Encoding::Lz4),
             2 => Some(Encoding::Zstd),
             3 => Some(Encoding::Lost),
-            4 => Some(Encoding::Blocks),
+            4 => Some(Encoding::Chunks),
             _ => None,
         }
     }

@@ -70,7 +70,7 @@ fn codecs_are_read_and_written_as_users_type_them() {
 #[test]
 fn encodings_have_their_numbers_for_ever() {
     for (number, encoding) in
-        [Encoding::Store, Encoding::Lz4, Encoding::Zstd, Encoding::Lost, Encoding::Blocks]
+        [Encoding::Store, Encoding::Lz4, Encoding::Zstd, Encoding::Lost, Encoding::Chunks]
             .into_iter()
             .enumerate()
     {
@@ -112,63 +112,96 @@ fn mixed_blocks(seed: u64) -> Vec<u8> {
         .collect()
 }
 
+/// Returns a block of a payload, decoded from its chunk alone.
+fn block_of(table: &ChunkTable, payload: &[u8], index: usize) -> Result<Vec<u8>, crate::Error> {
+    let before = index - table.chunk_of(index).start;
+    let mut start = vec![0xdd; (before + 1) * 4096];
+    let stored = payload.get(table.range(index)).unwrap_or_default();
+    Decompressor::new().decompress_chunk(table, index, stored, &mut start)?;
+    Ok(start.split_off(before * 4096))
+}
+
 #[test]
-fn each_of_several_blocks_is_restored_alone() {
-    let mut decompressor = Decompressor::new();
+fn each_block_is_restored_from_its_chunk() {
     for codec in CODECS {
-        let mut compressor = Compressor::new(codec).with_form(FrameForm::Blocks);
-        for source in [mixed_blocks(1), sample(2, 8192, 1), sample(3, 5 * 4096, 1)] {
+        let mut compressor = Compressor::new(codec).with_form(FrameForm::Chunks);
+        let half = |blocks: usize| sample(3, blocks * 4096, 1);
+        let sources = [mixed_blocks(1), half(5), half(8), mixed_blocks(2), sample(4, 32768, 1)];
+        for source in sources {
             let count = source.len() / 4096;
             let (encoding, encoded) = compress(&mut compressor, &source);
-            if codec == Codec::None {
-                assert_eq!(encoding, Encoding::Store);
-                continue;
-            }
-            assert_eq!(encoding, Encoding::Blocks, "{codec}");
-            assert!(encoded.len() <= source.len() - source.len() / SAVING_DIVISOR);
             assert_eq!(decode_guarded(encoding, &encoded, source.len()).as_ref(), Some(&source));
-            let table = BlockTable::of(&encoded, count).unwrap();
+            let table = if encoding == Encoding::Store {
+                ChunkTable::of_stored(&encoded).unwrap()
+            } else {
+                assert_eq!(encoding, Encoding::Chunks, "{codec}");
+                assert!(encoded.len() <= source.len() - source.len() / SAVING_DIVISOR);
+                ChunkTable::of(&encoded, count).unwrap()
+            };
             assert_eq!((table.payload_bytes(), table.blocks()), (encoded.len(), count));
+            let stored = table.stored().try_into().unwrap();
+            assert_eq!(ChunkTable::from_stored(stored, count).unwrap(), table);
             for (index, block) in source.chunks(4096).enumerate() {
-                let mut decoded = [0; 4096];
-                decompressor.decompress_block(&table, &encoded, index, &mut decoded).unwrap();
+                let decoded = block_of(&table, &encoded, index).unwrap();
                 assert!(decoded == block, "{codec}: block {index} of {count}");
-                let stored = &encoded[table.range(index)];
-                decoded.fill(0);
-                decompressor.decompress_stored(&table, index, stored, &mut decoded).unwrap();
-                assert!(decoded == block, "{codec}: block {index} of {count}, by the table");
             }
         }
     }
 }
 
+/// The blocks of a frame, and the frames of a stream, compress alike.
 #[test]
-fn blocks_are_cut_from_a_payload_as_they_are() {
+fn chunks_have_as_many_blocks_as_compress_to_a_page_or_two() {
+    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Chunks);
+    // A quarter, a half and three quarters of noise: 3, 2 and 2 blocks compress to 6 KB.
+    for (noise, chunk) in [(512, 8), (1024, 6), (2048, 3), (3072, 2)] {
+        let block = |seed| [sample(4, noise, seed), vec![0; 4096 - noise]].concat();
+        let source: Vec<u8> = (0..8).flat_map(block).collect();
+        // The first frame of the kind still has chunks like those of the frame before.
+        compress(&mut compressor, &source);
+        let (encoding, encoded) = compress(&mut compressor, &source);
+        if chunk == 8 {
+            // No entries are necessary.
+            assert_eq!(encoding, Encoding::Lz4, "{noise}");
+            continue;
+        }
+        let table = ChunkTable::of(&encoded, 8).unwrap();
+        assert_eq!(table.chunks().next(), Some(0..chunk), "{noise}");
+        assert_eq!(table.chunks().map(|blocks| blocks.len()).sum::<usize>(), 8);
+    }
+}
+
+#[test]
+fn whole_chunks_are_cut_from_a_payload_as_they_are() {
     let source = mixed_blocks(3);
-    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Blocks);
+    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Chunks);
     let (_, encoded) = compress(&mut compressor, &source);
-    let table = BlockTable::of(&encoded, 8).unwrap();
+    let table = ChunkTable::of(&encoded, 8).unwrap();
+    let starts: Vec<_> = table.chunks().map(|blocks| blocks.start).collect();
+    assert!((3..8).contains(&starts.len()), "too tame a test: {starts:?}");
+    let is_boundary = |at| at == 8 || starts.contains(&at);
     for (from, to) in (0..8).flat_map(|from| (from + 1..=8).map(move |to| (from, to))) {
         let mut target = vec![0xee; 40_000];
-        let cut = cut_blocks(&table, &encoded, from..to, &mut target);
+        let cut = cut_chunks(&table, &encoded, from..to, &mut target);
+        assert_eq!(cut.is_some(), is_boundary(from) && is_boundary(to), "{from} to {to}");
+        let Some((encoding, len)) = cut else { continue };
         let wanted = &source[from * 4096..to * 4096];
-        let (encoding, len) = cut.unwrap();
         assert!(len <= wanted.len());
-        let has_entries = wanted.len() > 4096 && len < wanted.len();
-        assert_eq!(encoding == Encoding::Blocks, has_entries);
         assert!(decode_guarded(encoding, &target[..len], wanted.len()).unwrap() == wanted);
     }
-    // A damaged block is never cut out of its frame. Damaged entries affect no cut, because the
+    // A damaged chunk is never cut out of its frame. Damaged entries affect no cut, because the
     // table holds their values.
     let mut damaged = encoded.clone();
     damaged[table.range(7).end - 1] ^= 1;
     damaged[9] ^= 1;
     let mut target = vec![0; 40_000];
-    assert_eq!(cut_blocks(&table, &damaged, 5..8, &mut target), None);
-    let (encoding, len) = cut_blocks(&table, &damaged, 0..4, &mut target).unwrap();
-    assert!(decode_guarded(encoding, &target[..len], 4 * 4096).unwrap() == source[..4 * 4096]);
-    assert_eq!(cut_blocks(&table, &encoded[..40], 0..1, &mut target), None);
-    assert_eq!(cut_blocks(&table, &encoded, 0..4, &mut [0; 100]), None);
+    let (first, last) = (table.chunk_of(0), table.chunk_of(7));
+    assert_eq!(cut_chunks(&table, &damaged, last, &mut target), None);
+    let (encoding, len) = cut_chunks(&table, &damaged, first.clone(), &mut target).unwrap();
+    let wanted = &source[..first.end * 4096];
+    assert!(decode_guarded(encoding, &target[..len], wanted.len()).unwrap() == wanted);
+    assert_eq!(cut_chunks(&table, &encoded[..40], first.clone(), &mut target), None);
+    assert_eq!(cut_chunks(&table, &encoded, first, &mut [0; 100]), None);
 }
 
 /// Guards against a part of a frame that is longer than its blocks: no space is reserved for that.
@@ -178,19 +211,19 @@ fn blocks_that_would_be_cut_for_nothing_are_not() {
     let (text, short) = block_of_encoded_len(1000);
     let (_, long) = block_of_encoded_len(4084);
     let payload = payload_of(&[(1, 1000, &short), (0, 4096, &noise), (1, 4084, &long)]);
-    let table = BlockTable::of(&payload, 3).unwrap();
+    let table = ChunkTable::of(&payload, 3).unwrap();
     let mut target = vec![0; 20_000];
-    assert_eq!(cut_blocks(&table, &payload, 1..3, &mut target), None);
-    assert_eq!(cut_blocks(&table, &payload, 2..3, &mut target), Some((Encoding::Lz4, 4084)));
-    assert_eq!(cut_blocks(&table, &payload, 1..2, &mut target), Some((Encoding::Store, 4096)));
-    let (encoding, len) = cut_blocks(&table, &payload, 0..2, &mut target).unwrap();
+    assert_eq!(cut_chunks(&table, &payload, 1..3, &mut target), None);
+    assert_eq!(cut_chunks(&table, &payload, 2..3, &mut target), Some((Encoding::Lz4, 4084)));
+    assert_eq!(cut_chunks(&table, &payload, 1..2, &mut target), Some((Encoding::Store, 4096)));
+    let (encoding, len) = cut_chunks(&table, &payload, 0..2, &mut target).unwrap();
     let expected = [&text[..], &noise].concat();
     assert!(decode_guarded(encoding, &target[..len], 8192) == Some(expected));
 }
 
 #[test]
-fn one_block_or_none_that_compresses_is_no_payload_of_blocks() {
-    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Blocks);
+fn one_block_or_none_that_compresses_is_no_payload_of_chunks() {
+    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Chunks);
     assert_eq!(compress(&mut compressor, &sample(2, 4096, 1)).0, Encoding::Lz4);
     assert_eq!(compress(&mut compressor, &sample(2, 5000, 1)).0, Encoding::Lz4);
     assert_eq!(compress(&mut compressor, &sample(4, 32 << 10, 1)).0, Encoding::Store);
@@ -198,39 +231,34 @@ fn one_block_or_none_that_compresses_is_no_payload_of_blocks() {
 }
 
 #[test]
-fn a_damaged_block_is_noticed_and_no_other() {
+fn a_damaged_chunk_is_noticed_and_no_other() {
     let source = mixed_blocks(2);
-    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Blocks);
+    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Chunks);
     let (encoding, encoded) = compress(&mut compressor, &source);
-    let table = BlockTable::of(&encoded, 8).unwrap();
-    let mut decompressor = Decompressor::new();
+    let table = ChunkTable::of(&encoded, 8).unwrap();
     for at in (table.range(0).start..encoded.len()).step_by(97) {
         let mut damaged = encoded.clone();
         damaged[at] ^= 0x10;
         assert!(decode_guarded(encoding, &damaged, source.len()).is_none());
         for index in 0..8 {
-            let range = table.range(index);
-            let mut block = [0; 4096];
-            let result = decompressor.decompress_block(&table, &damaged, index, &mut block);
-            assert_eq!(result.is_err(), range.contains(&at), "block {index}, byte {at}");
-            let stored = &damaged[range.clone()];
-            let result = decompressor.decompress_stored(&table, index, stored, &mut block);
-            assert_eq!(result.is_err(), range.contains(&at), "block {index}, byte {at}");
+            let is_hit = table.range(index).contains(&at);
+            let decoded = block_of(&table, &damaged, index);
+            assert_eq!(decoded.is_err(), is_hit, "block {index}, byte {at}");
         }
     }
     for len in 0..encoded.len() {
         assert!(decode_guarded(encoding, &encoded[..len], source.len()).is_none(), "{len}");
-        assert!(BlockTable::of(&encoded[..len], 8).is_err());
+        assert!(ChunkTable::of(&encoded[..len], 8).is_err());
     }
     for count in [0, 1, 7, 9, 16] {
         assert!(decode_guarded(encoding, &encoded, count * 4096).is_none(), "{count} blocks");
     }
     assert!(decode_guarded(encoding, &encoded, source.len() - 1).is_none());
-    assert!(decompressor.decompress_block(&table, &encoded, 8, &mut [0; 4096]).is_err());
+    assert!(block_of(&table, &encoded, 8).is_err());
 }
 
-/// Builds a payload of blocks from the encoding, the length in the entry, and the stored bytes of
-/// each.
+/// Builds a payload of chunks from the encoding, the length in the entry, and the stored bytes of
+/// each block. Encoding 3 continues a chunk.
 fn payload_of(blocks: &[(u16, usize, &[u8])]) -> Vec<u8> {
     let entry = |&(encoding, len, stored): &(u16, usize, &[u8])| {
         let word = len as u16 | encoding << 13;
@@ -250,21 +278,33 @@ fn block_of_encoded_len(len: usize) -> (Vec<u8>, Vec<u8>) {
 /// Payloads with valid checksums that no compressor writes. The decoder in Python refuses the same
 /// ones.
 #[test]
-fn impossible_payloads_of_blocks_are_refused() {
+fn impossible_payloads_of_chunks_are_refused() {
     let noise = sample(4, 4096, 1);
     let (text, short) = block_of_encoded_len(1000);
     let (_, long) = block_of_encoded_len(4084);
     let good = (1, 1000, &short[..]);
     let raw = (0, 4096, &noise[..]);
     let decode = |blocks: &[(u16, usize, &[u8])]| {
-        decode_guarded(Encoding::Blocks, &payload_of(blocks), blocks.len() * 4096)
+        decode_guarded(Encoding::Chunks, &payload_of(blocks), blocks.len() * 4096)
     };
     let expected = [&text[..], &noise].concat();
     assert!(decode(&[good, raw]) == Some(expected));
     // The payload is as long as its content, so it could be mistaken for it.
     assert_eq!(payload_of(&[raw, (1, 4084, &long)]).len(), 8192);
+    // A chunk of two blocks, and one of three.
+    let pair = sample(2, 8192, 5);
+    let encoded = lz4_flex::block::compress(&pair);
+    let (chunk, more) = ((1, encoded.len(), &encoded[..]), (3, 0, &[][..]));
+    assert!(decode(&[chunk, more]) == Some(pair.clone()));
+    assert!(decode(&[chunk, more, raw]) == Some([&pair[..], &noise].concat()));
     for (what, blocks) in [
-        ("no shorter than its content", &[raw, (1, 4084, &long[..])][..]),
+        ("a chunk that is shorter than its blocks", &[chunk, more, more][..]),
+        ("a chunk that is longer than its blocks", &[good, chunk]),
+        ("nothing that is continued", &[more, good]),
+        ("a raw block that is continued", &[good, raw, more]),
+        ("a continuation with bytes", &[chunk, (3, 1000, &short)]),
+        ("blocks as they are", &[raw, raw]),
+        ("no shorter than its content", &[raw, (1, 4084, &long[..])]),
         ("one block", &[good]),
         ("too many blocks", &[good; 9]),
         ("no block", &[]),
@@ -273,8 +313,8 @@ fn impossible_payloads_of_blocks_are_refused() {
         ("a block that is stored, and too short", &[good, (0, 1000, &noise[..1000])]),
         ("a block that is encoded, and too long", &[good, (1, 4096, &noise)]),
         ("a block longer than a block", &[good, good, (1, 4097, &[1; 4097])]),
-        ("an unknown encoding", &[good, (3, 1000, &short)]),
-        ("blocks in blocks", &[good, (4, 1000, &short)]),
+        ("an unknown encoding", &[good, (5, 1000, &short)]),
+        ("chunks in chunks", &[good, (4, 1000, &short)]),
     ] {
         assert!(decode(blocks).is_none(), "{what}");
     }
@@ -365,7 +405,7 @@ proptest! {
     #[test]
     fn damaged_payloads_do_no_harm(
         codec in 0..CODECS.len(),
-        form in prop::sample::select(vec![FrameForm::Solid, FrameForm::Blocks]),
+        form in prop::sample::select(vec![FrameForm::Solid, FrameForm::Chunks]),
         kind in 0u32..4,
         seed: u64,
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8), 1..4),

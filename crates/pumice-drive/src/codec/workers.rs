@@ -36,8 +36,8 @@ use async_channel::{Receiver, Sender, bounded};
 use futures_util::future::select;
 use futures_util::task::AtomicWaker;
 
-use super::compress::encode_or_store;
-use super::{Codec, Encoding, Engine, FrameForm};
+use super::compress::Encoder;
+use super::{Codec, Compressor, Encoding, FrameForm};
 use crate::base::clock::AnyClock;
 use crate::base::wait::{Line, WaitQueue};
 
@@ -140,13 +140,13 @@ impl Frames {
 
     fn compress(&mut self, raw: &[u8], contexts: &mut Contexts, coding: Coding) {
         let start = self.used;
-        let end = start + Engine::target_bytes(raw.len());
+        let end = start + Compressor::target_bytes(raw.len());
         if self.bytes.len() < end {
             self.bytes.resize(end, 0);
         }
         let (_, target) = self.bytes.split_at_mut(start);
-        let engine = contexts.engine(coding.codec);
-        let (encoding, len) = encode_or_store(engine, coding.form, raw, target);
+        let encoder = contexts.encoder(coding.codec);
+        let (encoding, len) = encoder.encode_or_store(coding.form, raw, target);
         self.used += len;
         self.payloads.push(Payload { raw_bytes: raw.len(), encoding, bytes: start..self.used });
     }
@@ -299,18 +299,18 @@ impl Drop for CompressedFrames {
 /// A thread's codecs, one for each coding used so far.
 #[derive(Default)]
 struct Contexts {
-    engines: Vec<(Codec, Engine)>,
+    encoders: Vec<(Codec, Encoder)>,
 }
 
 impl Contexts {
-    fn engine(&mut self, codec: Codec) -> &mut Engine {
-        let known = self.engines.iter().position(|(known, _)| *known == codec);
+    fn encoder(&mut self, codec: Codec) -> &mut Encoder {
+        let known = self.encoders.iter().position(|(known, _)| *known == codec);
         let at = known.unwrap_or_else(|| {
-            self.engines.push((codec, Engine::new(codec)));
-            self.engines.len() - 1
+            self.encoders.push((codec, Encoder::new(codec)));
+            self.encoders.len() - 1
         });
-        let (_, engine) = self.engines.get_mut(at).expect("it was found or added");
-        engine
+        let (_, encoder) = self.encoders.get_mut(at).expect("it was found or added");
+        encoder
     }
 }
 

@@ -17,7 +17,7 @@ use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::{self, Codec, FrameForm};
 use crate::crypt::SEAL_BYTES;
 use crate::format::{
-    DriveShape, INDEPENDENT_BLOCKS_MAX, KeyArea, LEAF_BLOCKS, Origin, RECORD_HEADER_BYTES,
+    CHUNKED_BLOCKS_MAX, DriveShape, KeyArea, LEAF_BLOCKS, Origin, RECORD_HEADER_BYTES,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock,
     chain_start, leaf_bytes_max,
 };
@@ -59,7 +59,8 @@ pub struct Spec {
     pub frame_blocks: u16,
     /// Codec for new data.
     pub codec: Codec,
-    /// The form of frames: compressed as a whole, or block by block.
+    /// The form of frames. The frames of an encrypted drive, and of a drive with more than 8 blocks
+    /// in a frame, are always solid.
     pub frame_form: FrameForm,
     /// Shares of the capacity in use, in percent, that cause a warning; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
@@ -74,8 +75,8 @@ pub struct Spec {
 }
 
 const _: () = assert!(
-    INDEPENDENT_BLOCKS_MAX as usize == codec::INDEPENDENT_BLOCKS_MAX,
-    "each frame of such a drive can be of independent blocks"
+    CHUNKED_BLOCKS_MAX as usize == codec::CHUNKED_BLOCKS_MAX,
+    "each frame of such a drive can be of chunks"
 );
 
 impl Spec {
@@ -90,7 +91,7 @@ impl Spec {
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             frame_blocks: FRAME_BLOCKS_DEFAULT,
             codec: Codec::Lz4,
-            frame_form: FrameForm::Solid,
+            frame_form: FrameForm::Chunks,
             warn_percent: WARN_PERCENT_DEFAULT,
             preallocated: false,
             origin: None,
@@ -149,11 +150,6 @@ impl Spec {
                 format_size(capacity)
             )));
         }
-        if self.codec == Codec::None && self.frame_form == FrameForm::Blocks {
-            let what = "frames of independent blocks need a codec: with the codec none, frames \
-                        must be solid";
-            return Err(invalid(what.into()));
-        }
         let (codec, codec_level) = self.codec.to_format();
         let superblock = Superblock {
             uuid: self.uuid,
@@ -174,7 +170,9 @@ impl Spec {
             checkpoint: None,
             warn_percent: self.warn_percent,
             is_preallocated: self.preallocated,
-            has_block_frames: self.frame_form == FrameForm::Blocks,
+            has_chunks: self.frame_form == FrameForm::Chunks
+                && self.frame_blocks <= CHUNKED_BLOCKS_MAX
+                && self.keys.is_none(),
             has_snapshots: false,
             receiving: None,
             origin: self.origin.clone(),
@@ -207,7 +205,7 @@ impl Spec {
         let seal_bytes = if self.keys.is_some() { SEAL_BYTES } else { 0 };
         let overhead = RECORD_HEADER_BYTES + SOURCE_BYTES + seal_bytes;
         let stored = self.size_bytes + blocks * overhead as u64;
-        let leaf_bytes = leaf_bytes_max(self.frame_form == FrameForm::Blocks);
+        let leaf_bytes = leaf_bytes_max(self.frame_form == FrameForm::Chunks);
         let map_bytes = 2 * blocks * (leaf_bytes as u64).div_ceil(LEAF_BLOCKS.into());
         let provisioned =
             stored + map_bytes + self.size_bytes / 100 * u64::from(self.over_provisioning_percent);
@@ -303,7 +301,6 @@ mod tests {
             Spec { segment_bytes: (32 << 20) + 1, ..good.clone() },
             Spec { capacity_bytes: Some(32 << 20), ..good.clone() },
             Spec { frame_blocks: 3, ..good.clone() },
-            Spec { codec: Codec::None, frame_form: FrameForm::Blocks, ..good.clone() },
         ] {
             assert_eq!(spec.geometry().unwrap_err().kind(), ErrorKind::InvalidInput, "{spec:?}");
         }

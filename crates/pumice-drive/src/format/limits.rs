@@ -28,8 +28,8 @@ pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of blocks of one frame. A run of the L2P counts them in a byte.
 pub const FRAME_BLOCKS_MAX: u16 = 64;
 
-/// Maximum number of blocks of a frame on a drive of independent blocks.
-pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
+/// Maximum number of blocks of a frame on a drive of chunks.
+pub const CHUNKED_BLOCKS_MAX: u16 = 8;
 
 const _: () = assert!(SIZE_BYTES_MAX.is_multiple_of(BLOCK_BYTES as u64), "blocks fill a disk");
 const _: () = assert!(
@@ -41,4 +41,4 @@ const _: () =
 const _: () = assert!(SEGMENT_BYTES_MIN < SEGMENT_BYTES_MAX, "sizes of a segment");
 const _: () = assert!(BATCH_BYTES_MAX <= u32::MAX as usize, "lengths in a header have 32 bits");
 const _: () = assert!(FRAME_BLOCKS_MAX <= u8::MAX as u16, "a run counts the blocks of a frame");
-const _: () = assert!(INDEPENDENT_BLOCKS_MAX <= FRAME_BLOCKS_MAX, "such frames are frames");
+const _: () = assert!(CHUNKED_BLOCKS_MAX <= FRAME_BLOCKS_MAX, "such frames are frames");

@@ -18,7 +18,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::layout;
-use super::limits::{FRAME_BLOCKS_MAX, INDEPENDENT_BLOCKS_MAX, META_SEGMENTS_MAX};
+use super::limits::{CHUNKED_BLOCKS_MAX, FRAME_BLOCKS_MAX, META_SEGMENTS_MAX};
 use super::record::{BLOCK_LENGTH, HEADER_BYTES, SOURCE_LENGTH};
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, ensure};
 
@@ -33,7 +33,7 @@ pub const LEAF_BLOCKS: u16 = 1024;
 
 pub(crate) const LEAF_RUN_BYTES: usize = 16;
 
-/// Bytes of the table of a frame of independent blocks in a leaf.
+/// Bytes of the table of a frame of chunks in a leaf.
 pub const LEAF_TABLE_BYTES: usize = 48;
 
 /// Minimum number of blocks of a leaf that must map to a frame for the leaf to have the frame's
@@ -356,7 +356,7 @@ fn split_leaf(bytes: &[u8]) -> Option<(&[LeafRun], &[[u8; LEAF_TABLE_BYTES]])> {
     for (at, run) in units.iter().enumerate() {
         runs_bytes += LEAF_RUN_BYTES;
         // Between two runs of a frame of eight blocks there are no more than seven other runs.
-        let before = units.get(at.saturating_sub(usize::from(INDEPENDENT_BLOCKS_MAX))..at)?;
+        let before = units.get(at.saturating_sub(usize::from(CHUNKED_BLOCKS_MAX))..at)?;
         if run.has_table() && !before.iter().any(|before| before.frame() == run.frame()) {
             tables_bytes += LEAF_TABLE_BYTES;
         }
@@ -439,7 +439,7 @@ impl LeafRun {
             return kind && offset == 0 && record_bytes == 0;
         }
         let blocks = u16::from(self.frame_blocks());
-        let blocks_max = if self.has_table() { INDEPENDENT_BLOCKS_MAX } else { FRAME_BLOCKS_MAX };
+        let blocks_max = if self.has_table() { CHUNKED_BLOCKS_MAX } else { FRAME_BLOCKS_MAX };
         // The longest frame stores every block as it is, with a source for each.
         let longest = u32::from(blocks) * (SOURCE_LENGTH + BLOCK_LENGTH) + limits.seal_bytes;
         blocks <= blocks_max

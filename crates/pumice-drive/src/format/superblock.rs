@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::keys::{EARLIER_KEY_BYTES, KEY_SLOT_BYTES, KEY_SLOTS, KeyArea};
 use super::layout::layout;
 use super::limits::{
-    DATA_OFFSET_MIN, FORMAT_VERSION, FRAME_BLOCKS_MAX, INDEPENDENT_BLOCKS_MAX, META_SEGMENTS_MAX,
+    CHUNKED_BLOCKS_MAX, DATA_OFFSET_MIN, FORMAT_VERSION, FRAME_BLOCKS_MAX, META_SEGMENTS_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX,
 };
 use super::record::{BLOCK_LENGTH, RecordAddress};
@@ -32,20 +32,19 @@ pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PUMICESB";
 /// The feature bits that this program supports. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
 const KNOWN_INCOMPATIBLE: u64 =
-    BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS | RECEIVING | CLONE | CLONED | ENCRYPTED | ARRAY;
+    CHUNKS | CHUNK_TABLES | SNAPSHOTS | RECEIVING | CLONE | CLONED | ENCRYPTED | ARRAY;
 const KNOWN_READ_ONLY: u64 = 0;
 
 /// The compatible feature: space for all segments was reserved on the medium.
 const PREALLOCATED: u64 = 1;
 
-/// The incompatible feature: frames may consist of independent blocks, and new frames of several
-/// blocks do.
-const BLOCK_FRAMES: u64 = 1;
+/// The incompatible feature: frames may consist of chunks, and new frames of several blocks do.
+const CHUNKS: u64 = 1;
 
-/// The incompatible feature: leaves of the map may hold the tables of frames of independent blocks.
+/// The incompatible feature: leaves of the map may hold the tables of frames of chunks.
 /// Each leaf records which tables it has, so a reader need not remember the feature. A writer sets
 /// it on every drive with such frames.
-const BLOCK_TABLES: u64 = 2;
+const CHUNK_TABLES: u64 = 2;
 
 /// The incompatible feature: the newest checkpoint may list snapshots, and the space they need is
 /// not free.
@@ -187,9 +186,9 @@ pub struct Superblock {
     pub warn_percent: [u8; 4],
     /// Whether space for all segments was reserved on the medium; segments are then not discarded.
     pub is_preallocated: bool,
-    /// Whether frames may consist of independent blocks, and new frames of several blocks do. Each
+    /// Whether frames may consist of chunks, and new frames of several blocks do. Each
     /// frame has its own encoding.
-    pub has_block_frames: bool,
+    pub has_chunks: bool,
     /// Whether the newest checkpoint may list snapshots.
     pub has_snapshots: bool,
     /// The snapshot that the disk holds in part. The disk is then neither as a host wrote it nor,
@@ -317,14 +316,14 @@ impl Superblock {
         layout.version = FORMAT_VERSION.into();
         layout.length = LENGTH.into();
         layout.features_compatible = (u64::from(self.is_preallocated) * PREALLOCATED).into();
-        let block_features = if self.has_block_frames { BLOCK_FRAMES | BLOCK_TABLES } else { 0 };
+        let chunks = if self.has_chunks { CHUNKS | CHUNK_TABLES } else { 0 };
         let snapshots = if self.has_snapshots { SNAPSHOTS } else { 0 };
         let receiving = if self.receiving.is_some() { RECEIVING } else { 0 };
         let clone = if self.origin.is_some() { CLONE } else { 0 };
         let cloned = if self.has_clones { CLONED } else { 0 };
         let encrypted = if self.keys.is_some() { ENCRYPTED } else { 0 };
         let array = if self.is_array { ARRAY } else { 0 };
-        let features = block_features | snapshots | receiving | clone | cloned | encrypted | array;
+        let features = chunks | snapshots | receiving | clone | cloned | encrypted | array;
         layout.features_incompatible = features.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
@@ -445,7 +444,7 @@ impl Superblock {
         check_features(&layout)?;
         let is_possible = layout.version.get() > 0
             && layout.state.get() <= STATE_INCOMPLETE
-            && layout.features_incompatible.get() & !NOT_OF_FRAMES != BLOCK_TABLES;
+            && layout.features_incompatible.get() & !NOT_OF_FRAMES != CHUNK_TABLES;
         ensure(is_possible, CORRUPT, "the superblock's values are invalid")?;
         let superblock = Self::from_layout(&layout);
         let superblock = superblock
@@ -464,7 +463,7 @@ impl Superblock {
         ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
         debug_assert!(
             layout.features_compatible.get() != 0
-                || layout.features_incompatible.get() & !NOT_OF_FRAMES == BLOCK_FRAMES
+                || layout.features_incompatible.get() & !NOT_OF_FRAMES == CHUNKS
                 || superblock.encodes_to(bytes),
             "a superblock has a single encoding"
         );
@@ -555,7 +554,7 @@ impl Superblock {
             }),
             warn_percent: layout.warn_percent,
             is_preallocated: layout.features_compatible.get() & PREALLOCATED != 0,
-            has_block_frames: layout.features_incompatible.get() & BLOCK_FRAMES != 0,
+            has_chunks: layout.features_incompatible.get() & CHUNKS != 0,
             has_snapshots: layout.features_incompatible.get() & SNAPSHOTS != 0,
             receiving: Self::decode_receiving(layout)?,
             origin: Self::decode_origin(layout)?,
@@ -614,10 +613,10 @@ impl Superblock {
         {
             return Some("a frame must have 1, 2, 4, 8, 16, 32 or 64 blocks");
         }
-        if self.has_block_frames && self.frame_blocks > INDEPENDENT_BLOCKS_MAX {
-            return Some("a frame of independent blocks must have at most 8 blocks");
+        if self.has_chunks && self.frame_blocks > CHUNKED_BLOCKS_MAX {
+            return Some("a frame of chunks must have at most 8 blocks");
         }
-        if self.keys.is_some() && self.has_block_frames {
+        if self.keys.is_some() && self.has_chunks {
             return Some("frames of an encrypted drive must be solid");
         }
         if self.codec > 2 {

@@ -46,7 +46,7 @@ layout! {
         frame_blocks: U16,
         codec: U16,
         codec_level: I32,
-        block_frames: u8,
+        chunks: u8,
         name_bytes: u8,
         base_name_bytes: u8,
         reserved: [u8; 13],
@@ -81,8 +81,8 @@ pub struct TransferHead {
     pub codec: u16,
     /// Level of the codec.
     pub codec_level: i32,
-    /// Whether most frames of several blocks consist of independent blocks.
-    pub has_block_frames: bool,
+    /// Whether most frames of several blocks consist of chunks.
+    pub has_chunks: bool,
 }
 
 /// The snapshot on which an incremental transfer is based.
@@ -113,7 +113,7 @@ impl TransferHead {
         layout.frame_blocks = self.frame_blocks.into();
         layout.codec = self.codec.into();
         layout.codec_level = self.codec_level.into();
-        layout.block_frames = self.has_block_frames.into();
+        layout.chunks = self.has_chunks.into();
         layout.name_bytes = put_name(&mut layout.name, &self.name);
         if let Some(base) = &self.base {
             layout.base = *base.snapshot.as_bytes();
@@ -174,7 +174,7 @@ impl TransferHead {
             frame_blocks: layout.frame_blocks.get(),
             codec: layout.codec.get(),
             codec_level: layout.codec_level.get(),
-            has_block_frames: layout.block_frames == 1,
+            has_chunks: layout.chunks == 1,
         })
     }
 
@@ -223,7 +223,7 @@ mod tests {
             frame_blocks: 8,
             codec: 2,
             codec_level: -1,
-            has_block_frames: true,
+            has_chunks: true,
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
             |layout| layout.frame_blocks = 0.into(),
             |layout| layout.frame_blocks = 128.into(),
             |layout| layout.codec = 3.into(),
-            |layout| layout.block_frames = 2,
+            |layout| layout.chunks = 2,
             |layout| layout.name_bytes = 0,
             |layout| layout.name[2] = b'@',
             |layout| layout.snapshot = [0; 16],

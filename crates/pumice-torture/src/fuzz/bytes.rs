@@ -10,7 +10,7 @@ use uuid::Uuid;
 use pumice_drive::base::checksum::{crc32, crc64};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Result, SegmentId};
-use pumice_drive::codec::{BlockTable, Codec, Compressor, Decompressor, Encoding, FrameForm};
+use pumice_drive::codec::{ChunkTable, Codec, Compressor, Decompressor, Encoding, FrameForm};
 use pumice_drive::format::{
     ARRAY_HEADER_BYTES, ArrayHeader, BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES,
     BatchHeader, DIRECTORY_PAGE_BYTES, DirectoryEntry, DroppedRange, FRAME_BLOCKS_MAX, MapLimits,
@@ -211,7 +211,7 @@ pub fn leaf(input: &[u8]) -> bool {
         encode_run(start, content, &mut again);
     }
     for table in tables {
-        let Ok(found) = BlockTable::from_stored(table.bytes, table.blocks.into()) else {
+        let Ok(found) = ChunkTable::from_stored(table.bytes, table.blocks.into()) else {
             return false;
         };
         assert_eq!(found.blocks(), usize::from(table.blocks));
@@ -264,7 +264,7 @@ fn round_trip(data: &[u8]) {
     let mut target = vec![0; Compressor::target_bytes(data.len())];
     let mut decoded = vec![0xee; data.len()];
     let codecs = [Codec::None, Codec::Lz4, Codec::Zstd { level: 1 }];
-    let forms = [FrameForm::Solid, FrameForm::Blocks];
+    let forms = [FrameForm::Solid, FrameForm::Chunks];
     for (codec, form) in codecs.into_iter().flat_map(|codec| forms.map(|form| (codec, form))) {
         let mut compressor = Compressor::new(codec).with_form(form);
         let (encoding, length) = compressor.compress(&data, &mut target);

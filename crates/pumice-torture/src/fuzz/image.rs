@@ -29,14 +29,16 @@ mod metadata;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rand::Rng;
 use uuid::Uuid;
 
 use metadata::{Edit, Model};
 
 use pumice_drive::base::checksum::crc64;
+use pumice_drive::base::seed::random;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Lba, SegmentId, SeqNo};
-use pumice_drive::codec::{Codec, Compressor, Encoding, FrameForm};
+use pumice_drive::codec::{ChunkTable, Codec, Compressor, Encoding, FrameForm};
 use pumice_drive::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, CheckpointAddress,
     DroppedRange, LEAF_TABLE_BYTES, Record, RecordAddress, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES,
@@ -54,8 +56,8 @@ const VERBS_MAX: usize = 2000;
 /// Maximum number of blocks of a frame that a codec encodes.
 const FRAME_BLOCKS: usize = 8;
 
-/// The bit of a codec's number that makes it encode independent blocks.
-const BLOCKS_BIT: u8 = 1 << 7;
+/// The bit of a codec's number that makes it encode chunks.
+const CHUNKS_BIT: u8 = 1 << 7;
 
 /// The content of a medium.
 pub(super) struct Image {
@@ -185,7 +187,7 @@ impl Writer {
             checkpoint: None,
             warn_percent: [0; 4],
             is_preallocated: false,
-            has_block_frames: false,
+            has_chunks: false,
             has_snapshots: false,
             receiving: None,
             origin: None,
@@ -530,17 +532,18 @@ impl Writer {
 
 /// Returns the table that a leaf may contain for a frame with this payload.
 fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<[u8; LEAF_TABLE_BYTES]> {
-    let entries = payload.get(..usize::from(blocks) * LEAF_TABLE_BYTES / FRAME_BLOCKS)?;
-    let has_table = encoding == Encoding::Blocks as u8 && blocks >= TABLE_BLOCKS_MIN;
-    let mut table = [0; LEAF_TABLE_BYTES];
-    table.get_mut(..entries.len())?.copy_from_slice(entries);
-    has_table.then_some(table)
+    let table = match Encoding::from_u8(encoding)? {
+        Encoding::Chunks => ChunkTable::of(payload, blocks.into()).ok(),
+        Encoding::Store => ChunkTable::of_stored(payload),
+        Encoding::Lz4 | Encoding::Zstd | Encoding::Lost => None,
+    };
+    table.filter(|_| blocks >= TABLE_BLOCKS_MIN)?.stored().try_into().ok()
 }
 
 /// Returns a frame of `blocks` blocks as a codec encodes it.
 fn encode(blocks: usize, codec: u8, byte: u8) -> (u8, Vec<u8>) {
-    let form = if codec & BLOCKS_BIT != 0 { FrameForm::Blocks } else { FrameForm::Solid };
-    let codec = match (codec & !BLOCKS_BIT) % 3 {
+    let form = if codec & CHUNKS_BIT != 0 { FrameForm::Chunks } else { FrameForm::Solid };
+    let codec = match (codec & !CHUNKS_BIT) % 3 {
         0 => Codec::None,
         1 => Codec::Lz4,
         _ => Codec::Zstd { level: 1 },
@@ -548,6 +551,13 @@ fn encode(blocks: usize, codec: u8, byte: u8) -> (u8, Vec<u8>) {
     let mut source = vec![0; blocks * BLOCK_BYTES];
     for (at, piece) in (0u8..7).cycle().zip(source.chunks_exact_mut(64)) {
         piece.fill(byte.wrapping_add(at));
+    }
+    if form == FrameForm::Chunks {
+        // Less compressible, so that the frame has several chunks.
+        let mut random = random(byte.into());
+        source
+            .chunks_exact_mut(BLOCK_BYTES)
+            .for_each(|block| random.fill_bytes(&mut block[..2048]));
     }
     let mut target = vec![0; Compressor::target_bytes(source.len())];
     let mut compressor = Compressor::new(codec).with_form(form);

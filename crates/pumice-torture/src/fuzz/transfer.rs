@@ -126,7 +126,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         frame_blocks: 8,
         codec: 1,
         codec_level: 0,
-        has_block_frames: false,
+        has_chunks: false,
     };
     let header = |records: &[u8]| {
         let header = BatchHeader {

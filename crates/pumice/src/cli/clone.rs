@@ -109,7 +109,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let codec = args.codec.map_or_else(|| info.codec.parse(), Ok);
     let codec = codec.map_err(|error| anyhow::anyhow!("the codec of the origin: {error}"))?;
-    let is_of_blocks = info.block_frames && codec != Codec::None;
     let size_bytes = args.size.unwrap_or(found.size_bytes);
     let wanted = Origin {
         drive: info.uuid,
@@ -123,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         segment_bytes: create::segment_bytes_of(args.capacity.unwrap_or(size_bytes)),
         capacity_bytes: args.capacity,
         codec,
-        frame_form: if is_of_blocks { FrameForm::Blocks } else { FrameForm::Solid },
+        frame_form: FrameForm::from_format(info.has_chunks),
         frame_blocks: info.frame_blocks,
         origin: Some(wanted),
         ..Spec::new(environment::new_identity(), size_bytes)

@@ -98,13 +98,12 @@ pub(crate) struct Args {
     #[arg(long, default_value = "lz4", value_name = "CODEC")]
     codec: Codec,
 
-    /// Unit of compression within a write of several blocks: solid (frames of up to 32 KiB) is
-    /// denser; blocks (each 4 KiB alone) makes many concurrent random reads of 4 KiB 1.5 to 2 times
-    /// as fast and long reads up to a fifth slower, needs about an eighth more space for programs
-    /// and libraries and five times the memory for the map (--map-cache of serve), and requires a
-    /// codec
-    #[arg(long, default_value = "solid", value_name = "solid|blocks")]
-    frame: FrameForm,
+    /// Unit of compression within a write of several blocks: chunks (of blocks that compress to
+    /// one or two pages) are read without the rest of their frame, of up to 32 KiB; solid frames
+    /// are denser, and their map needs less memory (--map-cache of serve) [default: chunks; solid
+    /// with --encrypt]
+    #[arg(long, value_name = "chunks|solid")]
+    frame: Option<FrameForm>,
 
     /// Segment size, 4M to 1G [default: 32M, or less for a small drive: 4M below 704M, 8M below
     /// 1408M, 16M below 2816M]
@@ -215,6 +214,9 @@ fn segment_bytes(args: &Args) -> Result<u32> {
 
 /// Returns the specification of the drive, with a new identity and the current time.
 fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
+    if args.encrypt && args.frame == Some(FrameForm::Chunks) {
+        bail!("an encrypted drive has solid frames: omit --frame");
+    }
     let over_provisioning = args.over_provisioning.unwrap_or(OVER_PROVISIONING_PERCENT_DEFAULT);
     let spec = Spec {
         created_seconds: environment::unix_seconds(),
@@ -222,7 +224,7 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
         preallocated: args.preallocate,
         segment_bytes,
         codec: args.codec,
-        frame_form: args.frame,
+        frame_form: args.frame.unwrap_or(FrameForm::Chunks),
         warn_percent: args.warn,
         // The capacity covers the overhead of encryption; the keys are drawn later.
         keys: args.encrypt.then(KeyArea::default),

@@ -181,8 +181,8 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("capacity", format!("{} ({})", format_size(info.capacity_bytes), room(info)));
     let segment = format_size(info.segment_bytes.into());
     row("segments", format!("{} of {segment}, {} free", info.segment_count, info.free_segments));
-    let form = if info.block_frames { " independent" } else { "" };
-    row("codec", format!("{}, frames of up to {}{form} blocks", info.codec, info.frame_blocks));
+    let form = if info.has_chunks { ", in chunks" } else { "" };
+    row("codec", format!("{}, frames of up to {} blocks{form}", info.codec, info.frame_blocks));
     if info.encrypted {
         let unfinished = "; a replaced key is still in use: `pumice rekey` completes the \
                           replacement";

@@ -21,8 +21,8 @@ pub(crate) struct Opening {
     pub(crate) read_only: bool,
 
     /// Approximate memory for the map of each drive, at least 1M; the rest is read from the drive
-    /// on demand. 64M covers 128 GiB written in long requests, or 26 GiB on a drive of
-    /// independent blocks (`create --frame blocks`)
+    /// on demand. 64M covers 26 GiB written in long requests, or 128 GiB on a drive of solid frames
+    /// (`create --frame solid`)
     #[arg(long, value_parser = map_cache, default_value = "256M", value_name = "SIZE")]
     map_cache: u64,
 
@@ -35,7 +35,7 @@ pub(crate) struct Opening {
     checkpoint: u64,
 
     /// Recompress data that garbage collection moves with a denser codec: zstd or zstd:LEVEL. Where
-    /// that saves 1/16 or more, frames of independent blocks become solid ones
+    /// that saves 1/16 or more, frames of chunks become solid ones
     #[arg(long, value_name = "CODEC")]
     recompress: Option<Codec>,
 

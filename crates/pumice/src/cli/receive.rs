@@ -201,17 +201,12 @@ fn show_token(runtime: &Runtime, args: &Args) -> Result<Outcome> {
 /// Creates the drive.
 fn make(args: &Args, head: &TransferHead) -> Result<()> {
     let codec = args.codec.unwrap_or(Codec::from_format(head.codec, head.codec_level));
-    let frame_form = match codec {
-        _ if args.encrypt => FrameForm::Solid,
-        Codec::None => FrameForm::Solid,
-        _ => FrameForm::from_format(head.has_block_frames),
-    };
     let spec = Spec {
         created_seconds: environment::unix_seconds(),
         segment_bytes: create::segment_bytes_of(args.capacity.unwrap_or(head.size_bytes)),
         capacity_bytes: args.capacity,
         codec,
-        frame_form,
+        frame_form: FrameForm::from_format(head.has_chunks),
         ..Spec::new(environment::new_identity(), head.size_bytes)
     };
     create::on_new(&args.path, &spec, args.encrypt.then_some(&args.keys))

@@ -20,7 +20,7 @@ fn frames(count: usize, seed: usize) -> Vec<Vec<u8>> {
 }
 
 fn coding(codec: Codec) -> Coding {
-    Coding { codec, form: FrameForm::Blocks }
+    Coding { codec, form: FrameForm::Chunks }
 }
 
 fn borrowed(frames: &[Vec<u8>]) -> Vec<&[u8]> {

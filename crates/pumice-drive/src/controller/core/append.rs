@@ -17,7 +17,7 @@ use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose, Wakes};
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Lba, Result, SegmentId, SeqNo};
-use crate::codec::{BlockTable, Compressor, Encoding};
+use crate::codec::{ChunkTable, Compressor, Encoding};
 use crate::format::{
     META_RAW_BYTES_MAX, MetaKind, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source, Stream,
     TABLE_BLOCKS_MIN,
@@ -178,11 +178,14 @@ impl Core {
                     Span::Data { lba, bytes } => {
                         let blocks = u8::try_from(bytes.len() / BLOCK_BYTES);
                         let blocks = blocks.expect("a frame has at most 64 blocks");
+                        let has_tables = self.superblock.has_chunks;
                         let mut table = None;
                         let encode = |target: &mut [u8]| {
                             let (encoding, len) = encode(bytes, target);
                             let (payload, _) = target.split_at(len);
-                            table = table_of(blocks, encoding as u8, payload);
+                            if has_tables {
+                                table = table_of(blocks, encoding as u8, payload);
+                            }
                             (encoding, len)
                         };
                         let batch = self.log.open_batch(Stream::Host);
@@ -351,25 +354,33 @@ impl Core {
         let blocks: u32 = moved.sources.iter().map(|source| u32::from(source.blocks)).sum();
         assert_eq!(blocks, u32::from(moved.blocks), "each block of a moved frame has a source");
         self.reclaim.carries_dead |= moved.sources.iter().any(|source| source.birth == SeqNo(0));
-        let table = table_of(moved.blocks, moved.encoding, moved.payload);
+        let table = if self.superblock.has_chunks {
+            table_of(moved.blocks, moved.encoding, moved.payload)
+        } else {
+            None
+        };
         self.map_copy(moved.lba, place, moved.sources.iter().copied(), table)
     }
 }
 
 /// Returns the table that the map stores for a frame with this payload, which matches its checksum.
-pub(crate) fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<BlockTable> {
-    if encoding != Encoding::Blocks as u8 || blocks < TABLE_BLOCKS_MIN {
+pub(crate) fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<ChunkTable> {
+    if blocks < TABLE_BLOCKS_MIN {
         return None;
     }
-    // A frame that no correct program writes fails when it is read.
-    BlockTable::of(payload, blocks.into()).ok()
+    match Encoding::from_u8(encoding)? {
+        // A frame that no correct program writes fails when it is read.
+        Encoding::Chunks => ChunkTable::of(payload, blocks.into()).ok(),
+        Encoding::Store => ChunkTable::of_stored(payload),
+        Encoding::Lz4 | Encoding::Zstd | Encoding::Lost => None,
+    }
 }
 
 /// Functions through which a record of the log takes effect, both in live traffic and in recovery.
 impl Core {
-    /// Maps the blocks of a frame that the host wrote; `table` lists its independent blocks.
+    /// Maps the blocks of a frame that the host wrote; `table` lists its chunks.
     #[inline]
-    pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
+    pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace, table: Option<ChunkTable>) {
         self.check_place(&place);
         let Self { map, space, .. } = self;
         space.add_live(place.segment, place.charged_bytes());
@@ -381,9 +392,9 @@ impl Core {
 
     /// Records the table of a frame whose first block is `lba`, for its mapped blocks.
     #[inline]
-    pub(crate) fn note_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
+    pub(crate) fn note_table(&mut self, lba: Lba, place: FramePlace, table: Option<ChunkTable>) {
         // Programs that cannot read tables refuse only such drives.
-        if self.superblock.has_block_frames {
+        if self.superblock.has_chunks {
             self.map.set_table(lba, place, table);
         }
     }
@@ -417,14 +428,14 @@ impl Core {
     }
 
     /// Maps the blocks of a moved frame that still map to their sources; `table` lists its
-    /// independent blocks. Any other block was written or trimmed after it was copied, so its copy
+    /// chunks. Any other block was written or trimmed after it was copied, so its copy
     /// is dead.
     pub(crate) fn map_moved(
         &mut self,
         lba: Lba,
         place: FramePlace,
         sources: impl Iterator<Item = Source>,
-        table: Option<BlockTable>,
+        table: Option<ChunkTable>,
     ) {
         let moved = self.map_copy(lba, place, sources, table);
         self.snapshots.note_moved(&mut self.space, moved);
@@ -435,7 +446,7 @@ impl Core {
         lba: Lba,
         place: FramePlace,
         sources: impl Iterator<Item = Source>,
-        table: Option<BlockTable>,
+        table: Option<ChunkTable>,
     ) -> Moved {
         self.check_place(&place);
         let Self { map, space, .. } = self;

@@ -220,7 +220,7 @@ impl Core {
     pub(crate) fn new(superblock: Superblock, settings: Settings, restored: Restored) -> Self {
         let Restored { map, space, newest, tails } = restored;
         let shape = superblock.shape();
-        let leaf_bytes = leaf_bytes_max(superblock.has_block_frames);
+        let leaf_bytes = leaf_bytes_max(superblock.has_chunks);
         assert_eq!(
             space.segment_count(),
             superblock.segment_count,

@@ -127,7 +127,7 @@ impl Core {
         let shape = self.superblock.shape();
         let map_cache_bytes = self.settings.map_cache_bytes;
         self.log.set_shape(shape);
-        let leaf_bytes = leaf_bytes_max(self.superblock.has_block_frames);
+        let leaf_bytes = leaf_bytes_max(self.superblock.has_chunks);
         self.reserves = Reserves::new(&shape, leaf_bytes, map_cache_bytes);
         self.space_was_freed();
         self.wake(Wakes::COLLECTOR);

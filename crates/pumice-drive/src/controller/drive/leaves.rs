@@ -222,7 +222,7 @@ impl Drive {
 
     /// Returns the number of leaves that are loaded ahead: they must not evict each other.
     fn loads_at_once(&self) -> usize {
-        let leaf_bytes = leaf_bytes_max(self.core().superblock().has_block_frames);
+        let leaf_bytes = leaf_bytes_max(self.core().superblock().has_chunks);
         let share = self.options.map_cache_bytes / LOADS_DIVISOR / leaf_bytes;
         share.clamp(1, LOADS_AT_ONCE)
     }

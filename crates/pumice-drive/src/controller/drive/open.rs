@@ -464,7 +464,7 @@ pub(super) fn settings(
 /// Returns the codec and the form of new frames.
 fn encoding_of(superblock: &Superblock) -> (Codec, FrameForm) {
     let codec = Codec::from_format(superblock.codec, superblock.codec_level);
-    (codec, FrameForm::from_format(superblock.has_block_frames))
+    (codec, FrameForm::from_format(superblock.has_chunks))
 }
 
 fn next_epoch(epoch: u32) -> Result<u32> {

@@ -47,9 +47,9 @@ pub struct Info {
     pub frame_blocks: u16,
     /// Whether space for all segments is reserved on the medium.
     pub preallocated: bool,
-    /// Whether new frames consist of independent blocks.
+    /// Whether new frames consist of chunks.
     #[serde(default)]
-    pub block_frames: bool,
+    pub has_chunks: bool,
     /// Whether everything on the medium is encrypted.
     #[serde(default)]
     pub encrypted: bool,
@@ -311,7 +311,7 @@ impl Drive {
             encrypted: superblock.keys.is_some(),
             has_earlier_key: superblock.keys.as_ref().is_some_and(|keys| keys.earlier.is_some()),
             preallocated: superblock.is_preallocated,
-            block_frames: superblock.has_block_frames,
+            has_chunks: superblock.has_chunks,
             codec: Codec::from_format(superblock.codec, superblock.codec_level).to_string(),
             host_bytes: totals.host_bytes,
             frame_bytes: totals.frame_bytes,

@@ -163,7 +163,7 @@ pub(crate) fn decode_meta(
     if raw_bytes > bytes_max {
         return Err(wrong("a metadata record is longer than the format allows"));
     }
-    let encoding = Encoding::from_u8(encoding).filter(|&encoding| encoding != Encoding::Blocks);
+    let encoding = Encoding::from_u8(encoding).filter(|&encoding| encoding != Encoding::Chunks);
     let encoding = encoding.ok_or_else(|| wrong("a metadata record has an unknown encoding"))?;
     let mut raw = vec![0; raw_bytes];
     decompressor.borrow_mut().decompress(encoding, encoded, &mut raw)?;

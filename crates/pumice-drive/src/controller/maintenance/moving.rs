@@ -25,7 +25,7 @@ use super::super::place::{FramePlace, blocks_of_frame};
 use crate::base::checksum::crc64;
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Lba, Result, SeqNo};
-use crate::codec::{BlockTable, Compressor, Encoding, cut_blocks};
+use crate::codec::{ChunkTable, Compressor, Encoding, cut_chunks};
 use crate::crypt::{Binding, Cipher, NONCE_BYTES, SEAL_BYTES};
 use crate::format::{
     FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, RecordAddress,
@@ -339,7 +339,8 @@ impl<'a> Mover<'a> {
         if is_all {
             return vec![self.copy(frame, sources)];
         }
-        let can_reframe = frame.encoding == Encoding::Blocks as u8 || self.decode(frame);
+        let is_of_chunks = |piece: &LivePiece| Self::chunks_of(frame, &piece.blocks()).is_some();
+        let can_reframe = pieces.iter().all(is_of_chunks) || self.decode(frame);
         let reframed = if can_reframe { self.reframe(frame, &sources, pieces) } else { None };
         reframed.unwrap_or_else(|| vec![self.copy(frame, sources)])
     }
@@ -394,27 +395,41 @@ impl<'a> Mover<'a> {
         Some(parts)
     }
 
-    /// Puts blocks of a frame of independent blocks into the target starting at byte `at`, in their
-    /// encoding, or decoded if that is shorter. Returns `None` if there is no space, or if a block
-    /// is damaged.
+    /// Puts blocks of a frame into the target starting at byte `at`: their chunks as they are, or
+    /// decoded if that is shorter, or if the blocks are not whole chunks. Returns `None` if there
+    /// is no space, or if a chunk is damaged.
     fn cut(
         &mut self,
         frame: &Frame<'_>,
-        table: &BlockTable,
+        table: &ChunkTable,
         blocks: Range<u8>,
         at: usize,
     ) -> Option<(u8, usize)> {
         let target = self.target.get_mut(at..)?;
         let range = usize::from(blocks.start)..usize::from(blocks.end);
-        if let Some((encoding, len)) = cut_blocks(table, frame.payload, range.clone(), target) {
+        if let Some((encoding, len)) = cut_chunks(table, frame.payload, range.clone(), target) {
             return Some((encoding as u8, len));
         }
         let target = target.get_mut(..range.len() * BLOCK_BYTES)?;
         let mut decompressor = self.drive.decompressor.borrow_mut();
         for (index, block) in range.zip(target.chunks_mut(BLOCK_BYTES)) {
-            decompressor.decompress_block(table, frame.payload, index, block).ok()?;
+            let chunk = table.chunk_of(index);
+            let mut start = decompressor.take_scratch((index + 1 - chunk.start) * BLOCK_BYTES);
+            let stored = table.bytes_of(frame.payload, index);
+            decompressor.decompress_chunk(table, index, stored, &mut start).ok()?;
+            block.copy_from_slice(start.split_at((index - chunk.start) * BLOCK_BYTES).1);
+            decompressor.keep_scratch(start);
         }
         Some((Encoding::Store as u8, target.len()))
+    }
+
+    /// Returns the table of a frame of chunks, if `blocks` consist of chunks.
+    fn chunks_of(frame: &Frame<'_>, blocks: &Range<usize>) -> Option<ChunkTable> {
+        if frame.encoding != Encoding::Chunks as u8 {
+            return None;
+        }
+        let table = ChunkTable::of(frame.payload, frame.place.blocks.into()).ok()?;
+        table.has_chunks_of(blocks).then_some(table)
     }
 
     /// Decodes a frame into the buffer. Returns whether that was possible.
@@ -531,18 +546,17 @@ impl<'a> Mover<'a> {
         (bytes < copy).then_some(parts)
     }
 
-    /// Encodes a live part of a frame to the target starting at byte `at`: blocks of a frame of
-    /// independent blocks as they are, others from the decoded frame. Returns `None` if there is no
-    /// space, or if the frame cannot be cut.
+    /// Encodes a live part of a frame to the target starting at byte `at`: whole chunks as they
+    /// are, others from the decoded frame. Returns `None` if there is no space, or if the frame
+    /// cannot be cut.
     fn encode_piece(
         &mut self,
         frame: &Frame<'_>,
         piece: &LivePiece,
         at: usize,
     ) -> Option<(u8, usize)> {
-        let blocks = usize::from(piece.index)..usize::from(piece.index) + usize::from(piece.count);
-        if frame.encoding == Encoding::Blocks as u8 {
-            let table = BlockTable::of(frame.payload, frame.place.blocks.into()).ok()?;
+        let blocks = piece.blocks();
+        if let Some(table) = Self::chunks_of(frame, &blocks) {
             return self.cut(frame, &table, piece.index..piece.index + piece.count, at);
         }
         let (_, target) = self.target.split_at_mut(at);

@@ -132,7 +132,7 @@ impl Drive {
             (core.space().live_bytes(), core.space().retained_dead_frame_bytes())
         };
         let usable = usable_segment_bytes(target.segment_bytes);
-        let leaf_bytes = leaf_bytes_max(target.has_block_frames);
+        let leaf_bytes = leaf_bytes_max(target.has_chunks);
         let reserved = meta_segments(&target.shape(), leaf_bytes, self.options.map_cache_bytes);
         let kept = reserved + RESERVED_SEGMENTS;
         // Each stream has an open segment, and one more lets the host continue.

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::super::core::WARN_THRESHOLDS_MAX;
 use super::super::drive::Drive;
-use crate::base::{Error, ErrorKind, Result};
-use crate::codec::{Codec, Compressor, FrameForm};
+use crate::base::Result;
+use crate::codec::{Codec, Compressor};
 use crate::format::Superblock;
 
 /// Settings to change; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingsChange {
-    /// Codec for new data. Frames of independent blocks need a codec that compresses.
+    /// Codec for new data.
     pub codec: Option<Codec>,
     /// Shares of the capacity in use, in percent, that cause a warning; 0 disables a threshold.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
@@ -67,7 +67,7 @@ impl Drive {
     /// superblocks, the drive accepts no writes until it is reopened.
     ///
     /// # Errors
-    /// `InvalidInput` for a codec that does not suit the drive's frames, `ReadOnly` or `Poisoned`:
+    /// `ReadOnly` or `Poisoned`:
     /// nothing is changed. `Medium`: the drive accepts no writes.
     pub async fn change_settings(&self, change: SettingsChange) -> Result<SettingsChanged> {
         let _turn = self.turn().await;
@@ -77,11 +77,6 @@ impl Drive {
             codec: change.codec.unwrap_or(before.codec),
             warn_percent: change.warn_percent.unwrap_or(before.warn_percent),
         };
-        if after.codec == Codec::None && self.form == FrameForm::Blocks {
-            let what = "the drive's frames are of independent blocks, which need a codec: use lz4 \
-                        or zstd";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
-        }
         if after != before {
             self.update_superblocks(|superblock| {
                 (superblock.codec, superblock.codec_level) = after.codec.to_format();

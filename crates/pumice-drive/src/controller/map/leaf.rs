@@ -3,13 +3,13 @@
 //! Invariants, checked by `Leaf::check_invariants`: the runs partition 0..1024 in order; the first
 //! starts at 0; no two neighbours are the same hole or the same fill; a run ends within its frame.
 //! A frame written whole is one run; a partly dead frame has one run for each live piece. Tables of
-//! frames of independent blocks are stored next to the runs: see [`super::tables`].
+//! frames of chunks are stored next to the runs: see [`super::tables`].
 
 use super::super::place::{FrameAddress, FramePlace};
 use super::tables::{FrameTable, Tables, fits};
 use super::{LivePiece, Mapping, Released};
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId};
-use crate::codec::BlockTable;
+use crate::codec::ChunkTable;
 pub(crate) use crate::format::LEAF_BLOCKS;
 use crate::format::{
     LEAF_RUN_BYTES, LEAF_TABLE_BYTES, LeafTable, MapLimits, MetadataAddress, RunContent,
@@ -199,7 +199,7 @@ impl Leaf {
         let (runs, stored) = decode_leaf(bytes, limits)?;
         let mut tables = Tables::with_capacity(stored.len());
         for LeafTable { segment, offset, record_bytes, blocks, start, live, bytes } in stored {
-            let table = BlockTable::from_stored(bytes, blocks.into())?;
+            let table = ChunkTable::from_stored(bytes, blocks.into())?;
             let place = FramePlace { segment: SegmentId(segment), offset, record_bytes, blocks };
             let table = FrameTable::new(start, live, &place, table);
             let what = "a leaf of the map has a table of another frame";
@@ -257,13 +257,13 @@ impl Leaf {
     }
 
     /// Returns the table of a frame that begins at block `start`, if it is known.
-    pub(super) fn table(&self, start: u16, frame: &FramePlace) -> Option<BlockTable> {
+    pub(super) fn table(&self, start: u16, frame: &FramePlace) -> Option<ChunkTable> {
         self.tables.get(start, frame)
     }
 
     /// Stores the table of a frame that begins at block `start`, if enough blocks map to that
     /// frame; without a table, forgets the table of an earlier frame.
-    pub(super) fn set_table(&mut self, start: u16, place: FramePlace, table: Option<BlockTable>) {
+    pub(super) fn set_table(&mut self, start: u16, place: FramePlace, table: Option<ChunkTable>) {
         let live = table.map_or(0, |_| self.live_blocks(start, place));
         let table = table.and_then(|table| FrameTable::new(start, live, &place, table));
         match table {

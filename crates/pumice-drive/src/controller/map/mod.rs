@@ -3,7 +3,7 @@
 //! ```text
 //! directory: pages of 512 entries --> hole | fill | address of a leaf on the medium | slot
 //! slab:      slots --> leaf: runs of 1024 blocks --> hole | fill | frame + index
-//!                            tables: frame --> places and checksums of its independent blocks
+//!                            tables: frame --> places and checksums of its chunks
 //! dropped:   ranges of whole leaves that became a hole or a fill in one step, not yet reaped
 //! ```
 //!
@@ -37,6 +37,8 @@ mod tables;
 mod tests;
 mod walk;
 
+use std::ops::Range;
+
 use checkpoint::Running;
 pub(crate) use checkpoint::{DroppedSnapshot, LeafContent};
 use directory::{Directory, Location, page_of};
@@ -50,7 +52,7 @@ pub(crate) use walk::RestoredPage;
 use super::place::{FrameAddress, FramePlace};
 use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
-use crate::codec::BlockTable;
+use crate::codec::ChunkTable;
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, SIZE_BYTES_MAX};
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
@@ -130,6 +132,13 @@ pub(crate) struct LivePiece {
     pub(crate) index: u8,
     /// Number of blocks.
     pub(crate) count: u8,
+}
+
+impl LivePiece {
+    /// Returns the blocks of the frame.
+    pub(crate) fn blocks(&self) -> Range<usize> {
+        usize::from(self.index)..usize::from(self.index) + usize::from(self.count)
+    }
 }
 
 /// Blocks that [`L2p::move_blocks`] is to move from one frame to another.
@@ -361,7 +370,7 @@ impl L2p {
     /// Stores the table of a frame whose first block is `lba`, if that block is still mapped to it;
     /// without a table, forgets the table of an earlier frame at its address. The leaf becomes
     /// neither used nor dirty, so a table that no checkpoint writes is lost with the memory.
-    pub(crate) fn set_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
+    pub(crate) fn set_table(&mut self, lba: Lba, place: FramePlace, table: Option<ChunkTable>) {
         let (leaf, start) = leaf_of(lba);
         let Location::Slot(number) = self.directory.location(leaf) else { return };
         let has_tables = self.slab.slot(number).content.table_count() > 0;
@@ -374,7 +383,7 @@ impl L2p {
 
     /// Returns the table of a frame whose block `index` is `lba`, if the table is known without
     /// I/O.
-    pub(crate) fn table(&self, lba: Lba, index: u8, frame: &FramePlace) -> Option<BlockTable> {
+    pub(crate) fn table(&self, lba: Lba, index: u8, frame: &FramePlace) -> Option<ChunkTable> {
         let (leaf, block) = leaf_of(lba);
         let Location::Slot(number) = self.directory.location(leaf) else { return None };
         if self.dropped.get(leaf).is_some() {

@@ -1,4 +1,4 @@
-//! The tables of frames of independent blocks in a leaf, with which a block is read without the
+//! The tables of frames of chunks in a leaf, with which a block is read without the
 //! rest of its frame.
 //!
 //! A table exists from the mapping of its frame until fewer than [`TABLE_BLOCKS_MIN`] blocks of the
@@ -10,12 +10,12 @@
 
 use super::super::place::{FrameAddress, FramePlace};
 use crate::base::SegmentId;
-use crate::codec::{BLOCK_TABLE_BYTES, BlockTable};
+use crate::codec::{CHUNK_TABLE_BYTES, ChunkTable};
 use crate::format::{
     LEAF_TABLE_BYTES, LEAF_TABLES_MAX, RECORD_HEADER_BYTES, SOURCE_BYTES, TABLE_BLOCKS_MIN,
 };
 
-const _: () = assert!(LEAF_TABLE_BYTES == BLOCK_TABLE_BYTES, "a leaf has a table as it is stored");
+const _: () = assert!(LEAF_TABLE_BYTES == CHUNK_TABLE_BYTES, "a leaf has a table as it is stored");
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameTable {
@@ -25,7 +25,7 @@ pub(super) struct FrameTable {
     pub(super) start: u16,
     /// Blocks of the leaf that map to it.
     live: u8,
-    pub(super) table: BlockTable,
+    pub(super) table: ChunkTable,
 }
 
 const _: () = assert!(size_of::<FrameTable>() == 60, "ARCHITECTURE.md states this size");
@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<FrameTable>() == 60, "ARCHITECTURE.md states thi
 impl FrameTable {
     /// Returns the table of a frame that begins at block `start`, to which `live` blocks map.
     /// Returns `None` if they are too few, or if the frame cannot have this table.
-    pub(super) fn new(start: u16, live: u8, place: &FramePlace, table: BlockTable) -> Option<Self> {
+    pub(super) fn new(start: u16, live: u8, place: &FramePlace, table: ChunkTable) -> Option<Self> {
         let is_its_own = fits(&table, place.blocks, place.record_bytes);
         let FrameAddress { segment, offset } = place.address();
         let found = Self { segment: segment.0, offset, start, live, table };
@@ -47,7 +47,7 @@ impl FrameTable {
 
 /// Returns whether a record with this length and number of blocks can contain a payload with a
 /// table.
-pub(super) fn fits(table: &BlockTable, blocks: u8, record_bytes: u32) -> bool {
+pub(super) fn fits(table: &ChunkTable, blocks: u8, record_bytes: u32) -> bool {
     let headers = (record_bytes as usize).checked_sub(table.payload_bytes());
     let sources = headers.and_then(|bytes| bytes.checked_sub(RECORD_HEADER_BYTES));
     let blocks = usize::from(blocks);
@@ -90,7 +90,7 @@ impl Tables {
 
     /// Returns the table of a frame that begins at block `start`. A damaged map may have several
     /// frames at one address; the table then belongs to one of them.
-    pub(super) fn get(&self, start: u16, frame: &FramePlace) -> Option<BlockTable> {
+    pub(super) fn get(&self, start: u16, frame: &FramePlace) -> Option<ChunkTable> {
         let found = self.0.get(self.number_of(frame.address())?)?;
         let is_its_own = fits(&found.table, frame.blocks, frame.record_bytes);
         (found.start == start && is_its_own).then_some(found.table)

@@ -9,16 +9,13 @@ use std::pin::Pin;
 use super::super::core::Located;
 use super::super::drive::Drive;
 use super::super::map::Mapping;
-use crate::base::units::BLOCK_BYTES;
+use super::read::CACHED_READ_BYTES_MAX;
+use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Lba, Result};
 
-/// Maximum number of frames that one [`Drive::prefetch`] decodes: half of the frame cache, so that
-/// it does not evict frames that other requests have just loaded.
-const PREFETCH_FRAMES_MAX: usize = 32;
-
-/// Maximum number of look-ups of one [`Drive::prefetch`], some of which load a leaf of the map: a
-/// fraction of a second on a disk.
-const PREFETCH_LOOKUPS_MAX: usize = 1024;
+/// Maximum bytes that one [`Drive::prefetch`] reads: a small part of the read cache, which other
+/// requests use as well.
+const PREFETCH_BYTES_MAX: u64 = 1 << 20;
 
 /// The content of an [`Extent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,36 +122,23 @@ impl Drive {
         })
     }
 
-    /// Loads a range ahead of a read: the leaves of the map, and the decoded form of frames of
-    /// several blocks, from the start of the range up to the amount that is worth caching in
-    /// memory. Frames of one block are not cached: they are always read from the medium.
+    /// Reads the first MiB of a range, or less, into the read cache.
     ///
     /// # Errors
-    /// The errors of [`Drive::extents`]; unreadable frames are left to the read that needs them.
+    /// `InvalidInput` beyond the end of the disk. Unreadable blocks are left to the read that needs
+    /// them.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         self.core().check_range(offset, len)?;
         let block = BLOCK_BYTES as u64;
-        let (mut at, end) = (offset / block, (offset + len).div_ceil(block));
-        let mut frames = 0;
-        let mut target = [0; BLOCK_BYTES];
-        for _ in 0..PREFETCH_LOOKUPS_MAX {
-            if at >= end || frames == PREFETCH_FRAMES_MAX {
-                break;
+        let first = offset / block;
+        let end = (offset + len.min(PREFETCH_BYTES_MAX)).div_ceil(block);
+        let mut target = vec![0; CACHED_READ_BYTES_MAX];
+        for lba in (first..end).step_by(CACHED_READ_BYTES_MAX / BLOCK_BYTES) {
+            let bytes = len_usize((end - lba) * block).min(CACHED_READ_BYTES_MAX);
+            let (target, _) = target.split_at_mut(bytes);
+            if let Err(error) = self.read_blocks(Lba(lba), target).await {
+                tracing::debug!(lba, error = %error.chain(), "cannot prefetch blocks");
             }
-            let (mapping, run_blocks) = match self.with_core(|core| core.locate(Lba(at))) {
-                Located::Run { mapping, blocks, .. } => (mapping, blocks),
-                Located::Missing(leaf) => {
-                    self.load_leaf(leaf).await?;
-                    continue;
-                }
-            };
-            if matches!(mapping, Mapping::Frame { place, .. } if place.blocks > 1) {
-                frames += 1;
-                if let Err(error) = self.read_blocks(Lba(at), &mut target).await {
-                    tracing::debug!(lba = at, error = %error.chain(), "cannot prefetch a frame");
-                }
-            }
-            at += run_blocks;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ mod extents;
 mod flush;
 mod read;
 mod read_ahead;
-mod read_blocks;
+mod read_chunks;
 mod trim;
 mod write;
 mod write_back;

@@ -4,7 +4,7 @@
 //! L2P runs -> holes and fills: no I/O; holes of a clone: a read of its origin
 //!          -> frames still in a batch buffer: decoded from there
 //!          -> blocks in the read cache: copied from there
-//!          -> independent blocks of a frame with a table: read alone, see `read_blocks`
+//!          -> chunks of a frame with a table: read alone, see `read_chunks`
 //!          -> frames on the medium: adjacent ones in one media read, several reads at once
 //!             -> checksum -> decode -> copy
 //! ```
@@ -39,7 +39,7 @@ pub(crate) const READS_AT_ONCE: usize = 32;
 
 /// Maximum length of a host read that uses and fills the read cache: databases and file systems
 /// read at random up to this size. Longer reads are scans, and cheap per block.
-const CACHED_READ_BYTES_MAX: usize = 64 << 10;
+pub(super) const CACHED_READ_BYTES_MAX: usize = 64 << 10;
 
 /// A part of a host read that one frame serves.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ pub(super) struct Piece {
     /// Whether the read cache stores its blocks.
     pub(super) is_kept: bool,
     /// Whether no other part of the frame is expected to be read next. If so, only the wanted ones
-    /// of independent blocks are decoded.
+    /// are decoded.
     pub(super) is_alone: bool,
 }
 
@@ -76,10 +76,21 @@ impl Piece {
         self.wanted == (0..self.frame_bytes())
     }
 
-    /// Returns the numbers of the wanted blocks, and the wanted bytes of each.
-    pub(super) fn blocks_wanted(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+    /// Returns the numbers of the wanted blocks of the frame.
+    pub(super) fn wanted_blocks(&self) -> Range<usize> {
+        self.wanted.start / BLOCK_BYTES..self.wanted.end.div_ceil(BLOCK_BYTES)
+    }
+
+    /// Returns the bytes of the decoded frame that are wanted and belong to `blocks`.
+    pub(super) fn bytes_in(&self, blocks: &Range<usize>) -> Range<usize> {
         let Range { start, end } = self.wanted;
-        (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(move |block| {
+        start.max(blocks.start * BLOCK_BYTES)..end.min(blocks.end * BLOCK_BYTES)
+    }
+
+    /// Returns the numbers of the wanted blocks, and the wanted bytes of each.
+    fn blocks_wanted(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let Range { start, end } = self.wanted;
+        self.wanted_blocks().map(move |block| {
             let at = block * BLOCK_BYTES;
             (block, start.saturating_sub(at)..(end - at).min(BLOCK_BYTES))
         })
@@ -271,15 +282,21 @@ impl Drive {
         served
     }
 
-    /// Puts the wanted blocks of a decoded frame into the read cache.
-    fn keep_blocks(&self, piece: &Piece, frame: &[u8]) {
+    /// Puts decoded blocks of a frame into the read cache, if it stores blocks of this read.
+    pub(super) fn keep_blocks(&self, piece: &Piece, blocks: Range<usize>, decoded: &[u8]) {
         if !piece.is_kept {
             return;
         }
-        for (block, _) in piece.blocks_wanted() {
-            let bytes = frame.get(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
-            self.read_cache.insert(piece.key_of(block), bytes.expect("a block of the frame"));
+        for (block, bytes) in blocks.zip(decoded.chunks(BLOCK_BYTES)) {
+            self.read_cache.insert(piece.key_of(block), bytes);
         }
+    }
+
+    /// Puts the wanted blocks of a decoded frame into the read cache.
+    fn keep_wanted(&self, piece: &Piece, frame: &[u8]) {
+        let blocks = piece.wanted_blocks();
+        let (_, wanted) = frame.split_at(blocks.start * BLOCK_BYTES);
+        self.keep_blocks(piece, blocks, wanted);
     }
 
     /// Counts a frame that could not be decoded.
@@ -454,26 +471,27 @@ impl Drive {
         assert_eq!(piece.wanted.len(), out.len(), "a piece is decoded to where it goes");
         let cipher = self.medium.cipher();
         let decoded = check_frame(piece, record, cipher).and_then(|stored| {
-            if stored.encoding == Encoding::Blocks && piece.is_alone && !stored.is_sealed() {
-                return self.decode_payload(piece, stored.bytes, out);
-            }
             let mut decompressor = self.decompressor.borrow_mut();
             if piece.is_whole_frame() {
                 stored.decode(cipher, &mut decompressor, out)?;
-                self.keep_blocks(piece, out);
+                self.keep_wanted(piece, out);
                 return Ok(());
             }
             if piece.place.blocks == 1 {
                 let mut block = [0; BLOCK_BYTES];
                 stored.decode(cipher, &mut decompressor, &mut block)?;
                 out.copy_from_slice(piece.part_wanted(&block));
-                self.keep_blocks(piece, &block);
+                self.keep_wanted(piece, &block);
                 return Ok(());
+            }
+            if piece.is_alone && !stored.is_sealed() && stored.encoding != Encoding::Zstd {
+                drop(decompressor);
+                return self.decode_alone(piece, stored.encoding, stored.bytes, out);
             }
             self.cache.fill(piece.decoded_frame(), |frame| {
                 stored.decode(cipher, &mut decompressor, frame)?;
                 out.copy_from_slice(piece.part_wanted(frame));
-                self.keep_blocks(piece, frame);
+                self.keep_wanted(piece, frame);
                 Ok(())
             })
         });

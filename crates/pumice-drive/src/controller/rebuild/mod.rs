@@ -47,9 +47,7 @@ use crate::base::clock::AnyClock;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::{Codec, FrameForm};
-use crate::format::{
-    CheckpointAddress, DriveShape, INDEPENDENT_BLOCKS_MAX, KeySlot, Superblock, chain_start,
-};
+use crate::format::{CheckpointAddress, DriveShape, KeySlot, Superblock, chain_start};
 use crate::media::AnyMedium;
 
 /// Bytes of a fill written in one request.
@@ -120,15 +118,8 @@ impl Identity {
         self.shape.size_bytes
     }
 
-    /// Returns the form of frames of the old drive, if it is known and possible with its geometry.
-    fn frame_form(&self) -> FrameForm {
-        let is_possible = self.shape.frame_blocks <= INDEPENDENT_BLOCKS_MAX;
-        let old = self.superblock.as_ref().filter(|_| is_possible);
-        FrameForm::from_format(old.is_some_and(|old| old.superblock.has_block_frames))
-    }
-
     /// Returns a new drive of the same size and geometry, with `codec` or else the same codec if it
-    /// is known, and the same form of frames if that has a codec.
+    /// is known, and the same form of frames.
     pub fn spec(&self, uuid: Uuid, codec: Option<Codec>) -> Spec {
         let old = self.superblock.as_ref().map(|known| &known.superblock);
         let known = old.map(|old| Codec::from_format(old.codec, old.codec_level));
@@ -143,7 +134,7 @@ impl Identity {
             segment_bytes: self.shape.segment_bytes,
             frame_blocks: self.shape.frame_blocks,
             codec,
-            frame_form: if codec == Codec::None { FrameForm::Solid } else { self.frame_form() },
+            frame_form: FrameForm::from_format(old.is_some_and(|old| old.has_chunks)),
             ..Spec::new(uuid, self.shape.size_bytes)
         }
     }
@@ -178,7 +169,7 @@ impl Identity {
             checkpoint,
             warn_percent: [0; 4],
             is_preallocated: false,
-            has_block_frames: false,
+            has_chunks: false,
             // Nothing is written that could use the space that snapshots need.
             has_snapshots: false,
             receiving: None,

@@ -135,7 +135,8 @@ impl<'a> Replay<'a> {
                     record_bytes: record.record_bytes(),
                     blocks: blocks_of_frame(count),
                 };
-                let table = if is_verified || found.is_whole() {
+                let has_tables = self.core.superblock().has_chunks;
+                let table = if has_tables && (is_verified || found.is_whole()) {
                     table_of(frame.blocks, encoding, found.payload())
                 } else {
                     None

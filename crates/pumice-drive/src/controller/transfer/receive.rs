@@ -144,8 +144,8 @@ impl<'a> Receive<'a> {
     pub fn new(drive: &'a Drive, reader: TransferReader, name: String) -> Self {
         let head = reader.head();
         let codec = Codec::from_format(head.codec, head.codec_level);
-        let has_block_frames = drive.core().superblock().has_block_frames;
-        let keeps_frames = drive.codec.get() == codec && has_block_frames == head.has_block_frames;
+        let has_chunks = drive.core().superblock().has_chunks;
+        let keeps_frames = drive.codec.get() == codec && has_chunks == head.has_chunks;
         let frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
         let decompressor = Decompressor::new();
         let (offset, noted_bytes) = (head.start, reader.bytes());
@@ -295,7 +295,7 @@ fn decode<'f>(
 fn is_of(encoding: Encoding, codec: Codec, form: FrameForm) -> bool {
     match encoding {
         Encoding::Store => true,
-        Encoding::Blocks => form == FrameForm::Blocks,
+        Encoding::Chunks => form == FrameForm::Chunks,
         Encoding::Lz4 => codec == Codec::Lz4,
         Encoding::Zstd => matches!(codec, Codec::Zstd { .. }),
         Encoding::Lost => false,

@@ -103,7 +103,7 @@ impl<'a> SendStream<'a> {
             frame_blocks: superblock.frame_blocks,
             codec: superblock.codec,
             codec_level: superblock.codec_level,
-            has_block_frames: superblock.has_block_frames,
+            has_chunks: superblock.has_chunks,
         };
         let frame_bytes = usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES;
         let base = base.map(|base| base.disk);

@@ -25,7 +25,7 @@ fn sample() -> Superblock {
         }),
         warn_percent: [70, 80, 90, 0],
         is_preallocated: true,
-        has_block_frames: true,
+        has_chunks: true,
         has_snapshots: true,
         receiving: Some(Receiving {
             snapshot: Uuid::from_u128(77),
@@ -72,18 +72,18 @@ fn resealed(change: impl FnOnce(&mut Layout)) -> Vec<u8> {
 
 /// A program that does not support the encoding of such frames would report them as damaged.
 #[test]
-fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
-    for (has_block_frames, bits) in [(false, 0), (true, 3)] {
-        let superblock = Superblock { has_block_frames, has_snapshots: false, ..bare() };
+fn a_drive_of_chunks_needs_a_program_that_knows_them() {
+    for (has_chunks, bits) in [(false, 0), (true, 3)] {
+        let superblock = Superblock { has_chunks, has_snapshots: false, ..bare() };
         let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
         assert_eq!(layout.features_incompatible.get(), bits);
         assert_eq!(layout.features_compatible.get(), PREALLOCATED);
     }
     // Features of a program without support for tables, and features of no program.
-    let known = (BLOCK_FRAMES | RECEIVING | CLONE).into();
+    let known = (CHUNKS | RECEIVING | CLONE).into();
     let known = resealed(|layout| layout.features_incompatible = known);
-    assert!(Superblock::decode(&known).unwrap().has_block_frames);
-    let none = (BLOCK_TABLES | RECEIVING | CLONE).into();
+    assert!(Superblock::decode(&known).unwrap().has_chunks);
+    let none = (CHUNK_TABLES | RECEIVING | CLONE).into();
     let none = resealed(|layout| layout.features_incompatible = none);
     assert_eq!(Superblock::decode(&none).unwrap_err().kind(), ErrorKind::Corrupt);
 }
@@ -171,7 +171,7 @@ fn newer_is_told_from_damaged_and_foreign() {
 fn impossible_values_are_refused_though_the_checksum_is_right() {
     let changes: [fn(&mut Layout); 36] = [
         |layout| layout.version = 0.into(),
-        // For independent blocks.
+        // For chunks.
         |layout| layout.frame_blocks = 16.into(),
         |layout| layout.state = 3.into(),
         |layout| layout.size_bytes = 0.into(),

@@ -47,7 +47,7 @@ pub(super) struct Use {
 pub(super) struct Model {
     /// Content of each block that is not a hole.
     blocks: BTreeMap<u64, RunContent>,
-    /// Tables of frames of independent blocks, by the frames' addresses.
+    /// Tables of frames of chunks, by the frames' addresses.
     pub(super) tables: BTreeMap<(u32, u32), [u8; LEAF_TABLE_BYTES]>,
     /// Segments in use.
     pub(super) uses: BTreeMap<u32, Use>,

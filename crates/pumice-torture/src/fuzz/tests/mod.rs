@@ -290,7 +290,7 @@ fn metadata_of(mode: u8, number: usize, script: &[u8]) -> Vec<u8> {
     [&[mode], &payload[META_PREFIX_BYTES..][..raw]].concat()
 }
 
-/// A frame of eight independent blocks; the third is written again.
+/// A frame of eight chunks; the third is written again.
 const FRAME_IN_TWO: [u8; 10] = [3, 16, 7, 0x81, 1, 3, 18, 0, 1, 5];
 
 fn leaf_seeds() -> Vec<(&'static str, Vec<u8>)> {

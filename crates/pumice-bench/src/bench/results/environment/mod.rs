@@ -68,7 +68,7 @@ fn facts(files: &Files, path: Option<&Path>) -> Vec<(String, String)> {
 
 /// Returns facts about a Pumice drive: its codec, geometry and fill.
 pub fn drive(info: &Info) -> Vec<(String, String)> {
-    let form = if info.block_frames { " independent" } else { "" };
+    let form = if info.has_chunks { " chunked" } else { "" };
     let segments = format!("{} of {}", info.segment_count, format_size(info.segment_bytes.into()));
     let facts = [
         ("drive codec", info.codec.clone()),

@@ -11,7 +11,7 @@ use crate::format::{LEAF_TABLE_BYTES, MapLimits};
 const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: 1 << 30, seal_bytes: 0 };
 
 /// Returns the table of a payload of `blocks` blocks that differs with `number`.
-fn table(number: u32, blocks: u8) -> BlockTable {
+fn table(number: u32, blocks: u8) -> ChunkTable {
     let entry = |block: u32| {
         let word = 1 << 13 | (100 + (number + block) % 1000) as u16;
         let checksum = crc32(&(number * 8 + block).to_le_bytes());
@@ -19,7 +19,7 @@ fn table(number: u32, blocks: u8) -> BlockTable {
     };
     let mut stored = (0..u32::from(blocks)).flat_map(entry).collect::<Vec<_>>();
     stored.resize(LEAF_TABLE_BYTES, 0);
-    BlockTable::from_stored(stored.first_chunk().unwrap(), blocks.into()).unwrap()
+    ChunkTable::from_stored(stored.first_chunk().unwrap(), blocks.into()).unwrap()
 }
 
 fn place(number: u32, blocks: u8) -> FramePlace {

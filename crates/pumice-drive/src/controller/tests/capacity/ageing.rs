@@ -15,6 +15,11 @@ use crate::media::layer::Trigger;
 
 const FRAME: usize = 8 * BLOCK_BYTES;
 
+/// Returns a drive for [`cold_frame`], in frames that are compressed as a whole.
+fn solid(size: u64, segments: u64) -> Spec {
+    Spec { frame_form: FrameForm::Solid, ..small(size, segments) }
+}
+
 /// Returns a frame of one incompressible block eight times, each with a stamp. The frame is smaller
 /// as a whole than in two parts.
 fn cold_frame(number: u64) -> Vec<u8> {
@@ -39,7 +44,7 @@ fn sparse_block(random: &mut Random, noise_bytes: usize) -> Vec<u8> {
 fn cold_frames_with_dead_blocks_do_not_wear_a_drive_out() {
     let (cold, hot) = (96u64 << 20, 32u64 << 20);
     let segments = 13;
-    let world = World::new(small(cold + hot, segments));
+    let world = World::new(solid(cold + hot, segments));
     let drive = world.open();
     for number in 0..cold / FRAME as u64 {
         let offset = number * FRAME as u64;
@@ -394,7 +399,7 @@ fn a_thin_drive_whose_map_takes_much_of_it_never_hangs() {
 #[test]
 fn the_cost_of_moving_is_learned_once() {
     let (cold, hot) = (96u64 << 20, 16u64 << 20);
-    let world = World::new(small(cold + hot, 13));
+    let world = World::new(solid(cold + hot, 13));
     let mut drive = world.open();
     for number in 0..cold / FRAME as u64 {
         let offset = number * FRAME as u64;

@@ -1,6 +1,6 @@
 //! Whatever the host does, the disk reads as written.
 
-mod block_frames;
+mod chunks;
 mod divided;
 pub(super) mod encryption;
 mod extents;

@@ -159,13 +159,13 @@ fn a_drive_that_compresses_before_it_appends_is_an_array() {
 
 /// First with frames in a long log, then in one in which every block is moved and frames are cut.
 #[test]
-fn a_drive_of_independent_blocks_is_an_array() {
+fn a_drive_of_chunks_is_an_array() {
     let zstd = Codec::Zstd { level: -1 };
     for (seed, frame_blocks, codec) in [(1, 8, Codec::Lz4), (2, 4, zstd)] {
         // Only a few blocks and tables fit.
         let options = OpenOptions { read_cache_bytes: 256 << 10, ..OpenOptions::default() };
         for (segments, steps) in [(40, STEPS), (4, 4 * STEPS)] {
-            let frame_form = FrameForm::Blocks;
+            let frame_form = FrameForm::Chunks;
             let spec = Spec { codec, frame_blocks, frame_form, ..small(SIZE, segments) };
             let mut pair = Pair::new(spec, options, seed);
             pair.is_exact = segments == 40;

@@ -7,9 +7,13 @@ use rand::RngExt;
 
 use super::*;
 use crate::base::seed::random;
+use crate::format::leaf_bytes_max;
 
 const SIZE: u64 = 64 << 30;
-const CACHE_BYTES: usize = 64 << 10;
+/// The smallest budget: two leaves, each of which occupies up to twice its bytes on the medium.
+const CACHE_BYTES: usize = 4 * leaf_bytes_max(true);
+/// Leaves above the budget, for a request that needs both ends of its range.
+const SLACK_BYTES: usize = 2 * leaf_bytes_max(true);
 
 fn options() -> OpenOptions {
     let checkpoint_bytes = 1 << 20;
@@ -24,7 +28,7 @@ fn scatter(world: &World, drive: &Drive, count: usize) -> Vec<u64> {
     for (number, place) in places.iter().enumerate() {
         world.run(drive.write(*place, &payload_of(number))).unwrap();
         let leaves = drive.info().memory.map_leaf_bytes as usize;
-        assert!(leaves < CACHE_BYTES + (32 << 10), "{leaves} bytes after {number} writes");
+        assert!(leaves < CACHE_BYTES + SLACK_BYTES, "{leaves} bytes after {number} writes");
     }
     places
 }
@@ -227,7 +231,7 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
     for life in 0..8 {
         let drive = world.try_open(options).unwrap();
         let changed = drive.core().map().dirty_bytes();
-        assert!(changed < 2 * CACHE_BYTES + (32 << 10), "{changed} bytes in life {life}");
+        assert!(changed < 2 * CACHE_BYTES + SLACK_BYTES, "{changed} bytes in life {life}");
         most = most.max(changed);
         let (host, clock) = (drive.clone(), world.runtime.clone());
         world.runtime.spawn(async move {
@@ -257,11 +261,9 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
 /// Guards against garbage collection that changes more leaves than the cache may hold.
 #[test]
 fn moving_scattered_frames_keeps_to_the_map_cache() {
-    let cache_bytes = 64 << 10;
     let world = World::new(small(SIZE, 10));
-    let drive = world
-        .try_open(OpenOptions { map_cache_bytes: cache_bytes, ..OpenOptions::default() })
-        .unwrap();
+    let options = OpenOptions { map_cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
     let mut random = random(1);
     for leaf in 0..1000 {
         world.write(&drive, leaf << 22, &payload::noise(&mut random, BLOCK_BYTES)).unwrap();
@@ -278,7 +280,7 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
     });
     world.run(world.runtime.sleep_ns(60_000_000_000));
     let bytes = drive.core().map().resident_bytes();
-    assert!(bytes < cache_bytes + (32 << 10), "{bytes} bytes while no checkpoint can be written");
+    assert!(bytes < CACHE_BYTES + SLACK_BYTES, "{bytes} bytes while no checkpoint can be written");
     drop(turn);
     world.run(world.runtime.sleep_ns(60_000_000_000));
     assert!(is_moved.get(), "it waits forever");

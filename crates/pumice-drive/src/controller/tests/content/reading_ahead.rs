@@ -71,7 +71,7 @@ fn cost(
 #[test]
 fn a_sequential_reader_waits_less_and_reads_no_more() {
     let data = payload::noise(&mut random(1), SIZE as usize);
-    for form in [FrameForm::Solid, FrameForm::Blocks] {
+    for form in [FrameForm::Solid, FrameForm::Chunks] {
         let world = filled(form, &data);
         for len in [4 * KIB, 32 * KIB, 100_000, 256 * KIB] {
             let offsets = || (0..SIZE - len as u64).step_by(len);
@@ -223,7 +223,7 @@ impl Versions {
 #[test]
 fn readers_in_order_find_the_last_write() {
     let (mut used_bytes, mut victims, mut generation) = (0, 0, 0);
-    for (seed, form) in [(1, FrameForm::Solid), (2, FrameForm::Blocks), (3, FrameForm::Solid)] {
+    for (seed, form) in [(1, FrameForm::Solid), (2, FrameForm::Chunks), (3, FrameForm::Solid)] {
         let mut world = World::new(Spec { frame_form: form, ..small(SIZE, 7) });
         world.plan.latency_ns = 0..=300_000;
         world.seed = seed;

@@ -1,7 +1,7 @@
 //! Goal: a drive written by format version 1 stays readable forever. Method: images in the
 //! repository, never rewritten, that contain both superblock slots and the used part of each
 //! segment. They are opened and compared with the content that their history left on the disk. With
-//! each codec, and with independent blocks, there is one image of [`two_lives`], where most data is
+//! each codec, and with chunks, there is one image of [`two_lives`], where most data is
 //! found through a checkpoint, and one of [`one_life`], where the log is read from its very
 //! beginning. One image has snapshots, tables of frames moved for them, and a bookmark; another one
 //! has shrunk since they were taken; a pair consists of a drive with a clone of its snapshot, and
@@ -24,13 +24,15 @@ const SEGMENTS: u64 = 4;
 type History = fn(&World) -> Vec<u8>;
 
 /// Every stored image of version 1: its name, codec, form of frames and history.
-const IMAGES: [(&str, Codec, FrameForm, History); 5] = [
+const IMAGES: [(&str, Codec, FrameForm, History); 6] = [
     ("v1-lz4", Codec::Lz4, FrameForm::Solid, two_lives),
     ("v1-zstd", Codec::Zstd { level: 3 }, FrameForm::Solid, two_lives),
     ("v1-log", Codec::Lz4, FrameForm::Solid, one_life),
-    ("v1-blocks", Codec::Lz4, FrameForm::Blocks, two_lives),
+    ("v1-blocks", Codec::Lz4, FrameForm::Chunks, two_lives),
     // The same, with tables in the map.
-    ("v1-tables", Codec::Lz4, FrameForm::Blocks, two_lives),
+    ("v1-tables", Codec::Lz4, FrameForm::Chunks, two_lives),
+    // The same, with chunks of several blocks.
+    ("v1-chunks", Codec::Lz4, FrameForm::Chunks, two_lives),
 ];
 
 /// Writes, closes, opens and writes again, without closing.
@@ -279,12 +281,13 @@ fn an_image_that_has_shrunk_with_snapshots_is_read() {
 
 #[test]
 fn images_of_version_1_are_read() {
-    let images: [&[u8]; 5] = [
+    let images: [&[u8]; 6] = [
         include_bytes!("golden/v1-lz4.bin"),
         include_bytes!("golden/v1-zstd.bin"),
         include_bytes!("golden/v1-log.bin"),
         include_bytes!("golden/v1-blocks.bin"),
         include_bytes!("golden/v1-tables.bin"),
+        include_bytes!("golden/v1-chunks.bin"),
     ];
     for ((name, codec, form, history), image) in IMAGES.into_iter().zip(images) {
         assert_reads(name, || new_world(codec, form), history, image);

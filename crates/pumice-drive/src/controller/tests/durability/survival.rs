@@ -263,7 +263,7 @@ fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
 /// must not look like a torn tail.
 #[test]
 fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
-    let world = World::new(small(4 << 20, 4));
+    let world = World::new(Spec { frame_form: FrameForm::Solid, ..small(4 << 20, 4) });
     let drive = world.open_without_collector();
     let noise = payload::noise(&mut random(1), 8 * BLOCK_BYTES);
     world.run(drive.write_durable(0, &noise)).unwrap();
@@ -301,7 +301,7 @@ fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
 /// are.
 #[test]
 fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
-    let world = World::new(small(4 << 20, 4));
+    let world = World::new(Spec { frame_form: FrameForm::Solid, ..small(4 << 20, 4) });
     let drive = world.open();
     let noise = payload::noise(&mut random(1), BLOCK_BYTES);
     world.write(&drive, 0, &noise.repeat(5)).unwrap();

@@ -73,7 +73,7 @@ fn target(spec: &Spec) -> World {
 #[test]
 fn a_received_clone_has_the_data_of_the_sent_one() {
     let lz4 = || small(CLONE_SIZE, 24);
-    let blocks = || Spec { frame_form: FrameForm::Blocks, ..lz4() };
+    let blocks = || Spec { frame_form: FrameForm::Chunks, ..lz4() };
     let zstd = || Spec { codec: Codec::Zstd { level: 1 }, ..lz4() };
     let long = || Spec { frame_blocks: 64, ..lz4() };
     let triples: [[Spec; 3]; 6] = [

@@ -194,7 +194,7 @@ fn names(target: &World) -> Vec<String> {
 #[test]
 fn received_data_equals_sent_data() {
     let lz4 = || small(SIZE, 24);
-    let blocks = || Spec { frame_form: FrameForm::Blocks, ..lz4() };
+    let blocks = || Spec { frame_form: FrameForm::Chunks, ..lz4() };
     let zstd = || Spec { codec: Codec::Zstd { level: 1 }, ..lz4() };
     let long = || Spec { frame_blocks: 64, ..lz4() };
     let short = || Spec { frame_blocks: 1, codec: Codec::None, ..lz4() };
