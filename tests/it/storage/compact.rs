@@ -96,6 +96,38 @@ fn a_drive_is_compacted_closed_and_served() {
 }
 
 #[test]
+fn scattered_blocks_are_put_in_order_closed_and_served() {
+    if stand_in().is_some() || tool("qemu-io").is_none() {
+        return;
+    }
+    let drive = Drive::create("256M", &["--segment", "4M"]);
+    let image = drive.beside("noise");
+    fs::write(&image, noise(6, 4096)).unwrap();
+    let scatter = |server: &Server| {
+        // 97 is coprime to the 512 blocks of 2 MiB.
+        let write = |number| format!("write -s {} {}k 4k", image.display(), number * 97 % 512 * 4);
+        let mut commands: Vec<_> = (0..512).map(write).collect();
+        commands.push("flush".to_owned());
+        qemu_io(server, &commands);
+    };
+    let reordered = || {
+        let finished = compact(&drive, &["--in-order", "--json"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        counter(&serde_json::from_str(&finished.stdout).unwrap(), "reordered_bytes")
+    };
+    let server = drive.serve_with_control(&["--compact", "off"]);
+    scatter(&server);
+    assert_eq!((reordered(), reordered()), (2 * MIB, 0));
+    scatter(&server);
+    server.stop();
+    let finished = compact(&drive, &["--in-order"]);
+    assert!(finished.stdout.contains(", put in order 2 MiB"), "{finished:?}");
+    drive.assert_checks();
+    drive.ok(&["snapshot", "create", &drive.named("one")]);
+    refused(&compact(&drive, &["--in-order"]), "with snapshots or bookmarks stay in place");
+}
+
+#[test]
 fn a_drive_is_created_with_its_limits() {
     if stand_in().is_some() {
         return;

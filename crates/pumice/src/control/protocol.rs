@@ -63,6 +63,8 @@ pub(crate) enum Request {
     Compact {
         /// Occupied space allowed beyond the live data, in percent of the live data.
         percent: u32,
+        /// Whether scattered blocks are put in order first.
+        in_order: bool,
     },
     /// Take a snapshot of the drive.
     CreateSnapshot(NewSnapshot),

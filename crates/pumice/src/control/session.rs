@@ -193,7 +193,7 @@ async fn serve_client(link: &Link, served: &Served) {
         Request::Resize(wanted) => resize(link, drive, wanted).await,
         Request::Rekey { keys } => rekey(link, drive, keys).await,
         Request::Set(change) => set(link, drive, change).await,
-        Request::Compact { percent } => compact(link, drive, percent).await,
+        Request::Compact { percent, in_order } => compact(link, drive, percent, in_order).await,
         Request::CreateSnapshot(new) => create_snapshot(link, served, new).await,
         Request::DeleteSnapshots { names } => delete_snapshots(link, served, names).await,
         Request::BookmarkSnapshot { name } => bookmark_snapshot(link, served, name).await,
@@ -283,12 +283,18 @@ async fn scrub(link: &Link, drive: &Drive, rate_bytes: u64) -> Option<Answer> {
 }
 
 /// Compacts the drive; returns `None` if the client is gone.
-async fn compact(link: &Link, drive: &Drive, percent: u32) -> Option<Answer> {
+async fn compact(link: &Link, drive: &Drive, percent: u32, in_order: bool) -> Option<Answer> {
     let progress = || {
         let info = drive.info();
         Progress { done: 0, total: info.live_bytes, bytes: info.occupied_bytes }
     };
-    Some(match link.run_until_the_end(drive.compact(percent), progress).await? {
+    let compacting = async {
+        match in_order {
+            true => drive.compact_in_order(percent).await,
+            false => drive.compact(percent).await,
+        }
+    };
+    Some(match link.run_until_the_end(compacting, progress).await? {
         Ok(compacted) => Answer::Compacted(compacted),
         Err(error) => Answer::failed(&error),
     })

@@ -27,7 +27,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 34] = [
+const COUNTERS: [Definition<u64>; 35] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",
@@ -61,6 +61,9 @@ const COUNTERS: [Definition<u64>; 34] = [
     }),
     ("merged_blocks", "Blocks written partially, which needs a read first.", |drive| {
         drive.info.operations.merged_blocks
+    }),
+    ("reordered_bytes", "Bytes that were read in order and written again in order.", |drive| {
+        drive.info.operations.reordered_bytes
     }),
     ("restored_reads", "Damaged frames that were restored from parity for reads.", |drive| {
         drive.info.operations.restored_reads

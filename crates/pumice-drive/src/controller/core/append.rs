@@ -63,6 +63,11 @@ pub(crate) struct Version {
 }
 
 impl Version {
+    /// Returns the version of a block with this mapping, to a frame in a segment of `generation`.
+    pub(crate) fn of(mapping: Mapping, generation: u64) -> Self {
+        Self { mapping, generation }
+    }
+
     /// Returns whether the block is a hole.
     pub(crate) fn is_hole(&self) -> bool {
         self.mapping == Mapping::Hole

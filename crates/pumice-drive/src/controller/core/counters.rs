@@ -34,6 +34,8 @@ pub(crate) struct Counters {
     pub(crate) durable_appends: Counter,
     /// Syncs of the medium.
     pub(crate) syncs: Counter,
+    /// Bytes of the disk appended again, in order, because the host read them in order.
+    pub(crate) reordered_bytes: Counter,
     /// Bytes of zeroes written to free segments.
     pub(crate) zeroed_bytes: Counter,
     /// Blocks written as fills, without data.

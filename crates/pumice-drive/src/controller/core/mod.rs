@@ -57,7 +57,9 @@ use crate::format::{
     leaf_bytes_max,
 };
 
-pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, MoveReason, table_of};
+pub(crate) use append::{
+    Attempt, BlockWrite, Edge, MetaPosition, Move, MoveReason, Version, table_of,
+};
 pub(crate) use lost::LOSE_ATTEMPTS;
 use lost::LostLeaves;
 
@@ -304,7 +306,7 @@ impl Core {
 
     /// Returns the bytes that sealing adds to a payload.
     #[inline]
-    pub(super) fn seal_bytes(&self) -> usize {
+    pub(crate) fn seal_bytes(&self) -> usize {
         self.settings.cipher.seal_bytes()
     }
 

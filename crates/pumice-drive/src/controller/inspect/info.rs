@@ -216,6 +216,9 @@ pub struct Operations {
     /// Frames that were damaged, or could not be read, and were restored from parity for a read.
     #[serde(default)]
     pub restored_reads: u64,
+    /// Bytes of the disk that were read in order, found scattered, and appended again in order.
+    #[serde(default)]
+    pub reordered_bytes: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
     /// Bytes of metadata records that checkpoints wrote.
@@ -376,6 +379,7 @@ impl Drive {
             read_ahead_used_bytes: self.ahead.used_bytes(),
             corrupt_reads: counters.corrupt_reads.get(),
             restored_reads: counters.restored_reads.get(),
+            reordered_bytes: counters.reordered_bytes.get(),
             batches: counters.batches.get(),
             durable_appends: counters.durable_appends.get(),
             syncs: counters.syncs.get(),

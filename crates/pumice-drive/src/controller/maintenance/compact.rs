@@ -27,6 +27,8 @@ pub struct Compacted {
     pub live_bytes: u64,
     /// Bytes of records that the compaction moved.
     pub moved_bytes: u64,
+    /// Bytes of the disk that were scattered over the log and are now in order.
+    pub reordered_bytes: u64,
     /// Whether the drive now occupies no more than requested. If not, the rest cannot be gained by
     /// moving records, or there is no space to move them.
     pub is_complete: bool,
@@ -74,8 +76,20 @@ impl Drive {
             occupied_bytes: bytes,
             live_bytes,
             moved_bytes: core.counters().moved_bytes.get() - moved_before,
+            reordered_bytes: 0,
             is_complete: core.occupied().is_within(percent),
         })
+    }
+
+    /// Compacts like [`Drive::compact`], after blocks that are scattered over the log were appended
+    /// again in the order of the disk. Reads the whole disk.
+    ///
+    /// # Errors
+    /// The errors of [`Drive::compact`]; `InvalidInput` if the drive has snapshots or bookmarks, or
+    /// if more than 85 % of its capacity is in use.
+    pub async fn compact_in_order(&self, percent: u32) -> Result<Compacted> {
+        let reordered_bytes = self.reorder().await?;
+        Ok(Compacted { reordered_bytes, ..self.compact(percent).await? })
     }
 
     /// Checks, once a second, whether there is space to return.

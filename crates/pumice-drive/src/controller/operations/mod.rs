@@ -20,6 +20,7 @@ mod flush;
 mod read;
 mod read_ahead;
 mod read_chunks;
+mod reorder;
 mod trim;
 mod write;
 mod write_back;

@@ -217,7 +217,13 @@ impl Drive {
         match rest.as_slice() {
             [] => Ok(()),
             [piece] => self.read_piece(piece, piece.part_of(out, 0)).await,
-            rest => self.read_pieces(rest, out).await,
+            rest => {
+                self.read_pieces(rest, out).await?;
+                if is_of_host {
+                    self.restore_order(offset, rest, out);
+                }
+                Ok(())
+            }
         }
     }
 

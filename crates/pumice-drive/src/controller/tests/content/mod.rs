@@ -10,6 +10,7 @@ mod paging;
 pub(super) mod reading;
 mod reading_ahead;
 mod rekey;
+mod reordering;
 pub(super) mod simulated;
 mod threads;
 mod warming;
