@@ -168,7 +168,7 @@ fn btrfs_with_zstd_compresses_128_kib_as_one() {
     assert!((12.5..=50.0).contains(&limit(&found.threshold).expect("a threshold")));
     assert_eq!(found.zeroes, Zeroes::Compressed);
     let left = fs::read_dir(mounted.place.path()).expect("the folder").count();
-    assert_eq!(left, 0, "something was left behind");
+    assert_eq!(left, 0, "files are left");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_pumice_drive_compresses_chunks_or_frames() {
         assert_eq!(found.zeroes, Zeroes::Fill);
         assert_eq!(limit(&found.threshold), Some(5.0));
         assert_eq!(limit(&found.reach), Some(reach_bytes), "{form}");
-        assert_eq!(counter(&drive.info(), "mapped_bytes"), 0, "something was left behind");
+        assert_eq!(counter(&drive.info(), "mapped_bytes"), 0, "blocks are still mapped");
         drive.assert_checks();
     }
 }
@@ -273,7 +273,7 @@ fn a_served_drive_cannot_tell_and_is_left_empty() {
     // At least thirty runs arrived, and compressible data was compressed.
     let (host, frame) = (counter(&info, "host_bytes"), counter(&info, "frame_bytes"));
     assert!(host >= 30 * SPAN_BYTES && frame < host * 3 / 4, "{info}");
-    assert_eq!(counter(&info, "mapped_bytes"), 0, "something was left behind");
+    assert_eq!(counter(&info, "mapped_bytes"), 0, "blocks are still mapped");
     server.stop();
     drive.assert_checks();
 }
