@@ -226,9 +226,7 @@ impl OnMedium {
         let main = outcome.main();
         let codec = main.mb_per_s?;
         let speed = medium.mb_per_s;
-        let drive = |mb_per_s: f64, stored: f64| {
-            codec.min(mb_per_s / (stored * (1.0 + LOG_OVERHEAD)).max(1e-9))
-        };
+        let drive = |mb_per_s: f64, stored: f64| codec.min(mb_per_s / (stored + LOG_OVERHEAD));
         let stored = main.drive;
         let is = drive(speed.is, stored.stored);
         let ends = [drive(speed.low, stored.stored_high), drive(speed.high, stored.stored_low)];
@@ -299,19 +297,19 @@ mod tests {
         let on = |codec, speed| OnMedium::of(&outcome(codec), speed).unwrap();
         let slow = on(1000.0, speed(100.0, 90.0, 110.0));
         let near = |one: f64, other: f64| assert!((one - other).abs() < 0.01, "{one} {other}");
-        near(slow.drive_mb_per_s.is, 199.20);
-        near(slow.drive_mb_per_s.low, 90.0 / 0.6 / 1.004);
-        near(slow.drive_mb_per_s.high, 110.0 / 0.4 / 1.004);
-        near(slow.uncompressed_mb_per_s.is, 99.60);
-        near(slow.uncompressed_mb_per_s.low, 89.64);
+        near(slow.drive_mb_per_s.is, 196.46);
+        near(slow.drive_mb_per_s.low, 90.0 / 0.609);
+        near(slow.drive_mb_per_s.high, 110.0 / 0.409);
+        near(slow.uncompressed_mb_per_s.is, 99.11);
+        near(slow.uncompressed_mb_per_s.low, 89.20);
         assert_eq!(slow.bound, Bound::Medium);
         let words = slow.words(&outcome(1000.0));
-        for part in ["writes 100 MB/s (90 to 110) by", "at 199 MB/s (149 to 274)", "2.00 times"] {
+        for part in ["writes 100 MB/s (90 to 110) by", "at 196 MB/s (148 to 269)", "1.98 times"] {
             assert!(words.contains(part), "no '{part}' in {words}");
         }
         let fast = on(150.0, speed(100.0, 90.0, 110.0));
         near(fast.drive_mb_per_s.is, 150.0);
-        near(fast.drive_mb_per_s.low, 149.40);
+        near(fast.drive_mb_per_s.low, 147.78);
         near(fast.drive_mb_per_s.high, 150.0);
         assert_eq!(fast.bound, Bound::Codec);
         let mut unknown = outcome(1.0);

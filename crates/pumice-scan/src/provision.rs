@@ -127,7 +127,7 @@ fn capacity_bytes(outcome: &Outcome, stored: f64, size_bytes: u64) -> Option<u64
     let map_bytes = 2 * blocks * leaf_bytes.div_ceil(LEAF_BLOCKS.into());
     // The metadata of a file system usually compresses well, but this is not certain.
     let added = if outcome.is_disk() { 0 } else { FILE_SYSTEM_BYTES };
-    let data = outcome.bytes as f64 * stored * (1.0 + LOG_OVERHEAD);
+    let data = outcome.bytes as f64 * (stored + LOG_OVERHEAD);
     let needed = (data as u64 + added + map_bytes).next_multiple_of(MIB);
     let capacity = Spec::new(Uuid::nil(), needed).geometry().ok()?.capacity_bytes();
     (capacity < size_bytes).then_some(capacity)

@@ -246,9 +246,8 @@ pub(super) fn pumice(outcome: &Outcome) -> String {
         return worth(outcome);
     }
     let estimate = outcome.main().drive;
-    let overhead = 1.0 + super::chunks::LOG_OVERHEAD;
     let [is, low, high] = [estimate.stored, estimate.stored_low, estimate.stored_high]
-        .map(|stored| stored * overhead);
+        .map(|stored| stored + super::chunks::LOG_OVERHEAD);
     let held = |stored: f64| 1.0 / stored.max(1e-3);
     let spare = 1.0 + f64::from(OVER_PROVISIONING_PERCENT_DEFAULT) / 100.0;
     // A full drive whose log has the same size as without compression.
