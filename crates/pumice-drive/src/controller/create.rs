@@ -170,9 +170,7 @@ impl Spec {
             checkpoint: None,
             warn_percent: self.warn_percent,
             is_preallocated: self.preallocated,
-            has_chunks: self.frame_form == FrameForm::Chunks
-                && self.frame_blocks <= CHUNKED_BLOCKS_MAX
-                && self.keys.is_none(),
+            has_chunks: self.has_chunks(),
             has_snapshots: false,
             receiving: None,
             origin: self.origin.clone(),
@@ -194,6 +192,12 @@ impl Spec {
         Ok(superblock)
     }
 
+    fn has_chunks(&self) -> bool {
+        self.frame_form == FrameForm::Chunks
+            && self.frame_blocks <= CHUNKED_BLOCKS_MAX
+            && self.keys.is_none()
+    }
+
     /// Returns the bytes of log that store the whole disk with incompressible data, written block
     /// by block, plus over-provisioning, in whole segments.
     fn full_capacity_bytes(&self) -> u64 {
@@ -205,7 +209,7 @@ impl Spec {
         let seal_bytes = if self.keys.is_some() { SEAL_BYTES } else { 0 };
         let overhead = RECORD_HEADER_BYTES + SOURCE_BYTES + seal_bytes;
         let stored = self.size_bytes + blocks * overhead as u64;
-        let leaf_bytes = leaf_bytes_max(self.frame_form == FrameForm::Chunks);
+        let leaf_bytes = leaf_bytes_max(self.has_chunks());
         let map_bytes = 2 * blocks * (leaf_bytes as u64).div_ceil(LEAF_BLOCKS.into());
         let provisioned =
             stored + map_bytes + self.size_bytes / 100 * u64::from(self.over_provisioning_percent);
